@@ -1,0 +1,45 @@
+# Every command sets up what it needs in .venv; nothing has to be installed by hand but Python 3.11.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+
+# Torch comes first and alone, at the pinned version: a looser wish may pull gigabytes of another build.
+INSTALL = $(PIP) install --constraint constraints.txt torch && $(PIP) install --constraint constraints.txt --editable
+
+# One thread that does not spin per process: two processes share two cores (see CONTRIBUTING.md).
+QUIET_THREADS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
+
+.PHONY: demo test check bench docs clean
+
+demo: $(VENV)/.core
+	$(BIN)/bayesemble compare --out demo
+
+test: $(VENV)/.test
+	$(QUIET_THREADS) $(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(QUIET_THREADS) $(BIN)/python -m pytest tests/test_layout.py
+
+bench: $(VENV)/.core
+	$(BIN)/python benchmarks/speed.py
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) demo site
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) "."
+	touch $@
+
+$(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(INSTALL) ".[$*]"
+	touch $@

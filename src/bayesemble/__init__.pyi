@@ -1,0 +1,32 @@
+from . import data as data
+from . import metrics as metrics
+from . import models as models
+from . import schedules as schedules
+from .batches import PerMember as PerMember
+from .ensemble import Ensemble as Ensemble
+from .ensemble import evaluate as evaluate
+from .ensemble import load as load
+from .errors import BayesembleError as BayesembleError
+from .errors import CheckpointError as CheckpointError
+from .errors import DataError as DataError
+from .errors import ExecutionError as ExecutionError
+from .errors import ModelError as ModelError
+from .errors import SettingError as SettingError
+from .errors import TrainingError as TrainingError
+from .execute.loop import Loop as Loop
+from .execute.vmap import Vmap as Vmap
+from .fit import fit as fit
+from .likelihoods import Bernoulli as Bernoulli
+from .likelihoods import Categorical as Categorical
+from .likelihoods import Gaussian as Gaussian
+from .likelihoods import HeteroscedasticGaussian as HeteroscedasticGaussian
+from .likelihoods import Poisson as Poisson
+from .members import Members as Members
+from .methods import METHODS as METHODS
+from .methods.deep_ensemble import DeepEnsemble as DeepEnsemble
+from .predictive import Predictive as Predictive
+from .priors import LaplacePrior as LaplacePrior
+from .priors import NormalPrior as NormalPrior
+from .task import Task as Task
+
+__version__: str

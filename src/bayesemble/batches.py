@@ -1,0 +1,271 @@
+"""Data in: whatever the user has becomes a source of batches, checked before any training.
+
+Arrays and tensors are batched by index, without the overhead of a `DataLoader`. A source may hold rows per member,
+`(member, row, ...)`, so that every member trains on data of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from bayesemble import seeds
+from bayesemble.errors import DataError, SettingError
+from bayesemble.task import Task
+from bayesemble.types import Batch, Inputs, map_tensors, tensors_of
+
+
+@dataclass(frozen=True, eq=False)
+class PerMember:
+    """Data of which every member has its own: inputs `(member, row, ...)`, targets `(member, row, ...)`.
+
+    For cross-validation, say, member i gets the training part of fold i.
+    """
+
+    inputs: Any
+    targets: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Rows in memory, taken by index."""
+
+    inputs: Inputs
+    targets: Tensor
+    per_member: bool = False
+
+    @property
+    def num_data(self) -> int:
+        """How many rows each member sees."""
+        return tensors_of(self.inputs)[0].shape[1 if self.per_member else 0]
+
+    def example(self, num: int = 4) -> Inputs:
+        """The first few inputs, as one member sees them."""
+        return map_tensors(lambda leaf: (leaf[0] if self.per_member else leaf)[:num], self.inputs)
+
+    def steps(self, batch_size: int | None) -> int:
+        """Batches per epoch."""
+        return len(_bounds(self.num_data, batch_size))
+
+    def checked(self, task: Task, training: bool) -> ArraySource:
+        """Targets as the likelihood wants them; refuse those that it cannot use."""
+        flat = self.targets.flatten(0, 1) if self.per_member else self.targets
+        targets = task.likelihood.check_targets(flat, task.output_shape or ())
+        if training:
+            task.likelihood.check_training_targets(targets)
+        shape = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
+        return replace(self, targets=targets.reshape(shape))
+
+    def to(self, device: torch.device) -> ArraySource:
+        """Move all rows to a device."""
+        return replace(
+            self, inputs=map_tensors(lambda leaf: leaf.to(device), self.inputs), targets=self.targets.to(device)
+        )
+
+    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
+        """All rows in a random order that depends only on seed and epoch.
+
+        With `rows` `(member, row)`, member i sees the rows that `rows[i]` names, as a bootstrap wants it.
+        """
+        order = torch.randperm(self.num_data, generator=seeds.generator(seed, "shuffle", epoch))
+        for start, stop in _bounds(self.num_data, batch_size):
+            chosen = order[start:stop] if rows is None else rows[:, order[start:stop]]
+            yield self._take(chosen)
+
+    def in_order(self, batch_size: int | None) -> Iterator[Batch]:
+        """All rows as they stand."""
+        for start in range(0, self.num_data, batch_size or self.num_data):
+            stop = min(start + (batch_size or self.num_data), self.num_data)
+            yield self._take(torch.arange(start, stop))
+
+    def _take(self, rows: Tensor) -> Batch:
+        if self.per_member:
+            if rows.dim() == 2:
+                raise SettingError("data per member cannot be resampled per member as well; turn bootstrap off")
+            return Batch(
+                map_tensors(lambda leaf: leaf[:, rows], self.inputs), self.targets[:, rows], rows, True, True
+            )
+        own = rows.dim() == 2
+        return Batch(map_tensors(lambda leaf: leaf[rows], self.inputs), self.targets[rows], rows, own, own)
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderSource:
+    """Rows from a `DataLoader` that yields `(inputs, targets)`."""
+
+    loader: DataLoader[Any]
+    dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
+    task: Task | None = None
+
+    @property
+    def num_data(self) -> int:
+        """How many rows an epoch has."""
+        try:
+            count = len(self.loader.sampler)  # type: ignore[arg-type]
+            return len(self.loader) * (self.loader.batch_size or 1) if self.loader.drop_last else count
+        except TypeError as error:
+            raise DataError("a stream without a length cannot be trained on; give its dataset a __len__") from error
+
+    def example(self, num: int = 4) -> Inputs:
+        """The first few inputs."""
+        with seeds.scoped(0):
+            batch = self._batch(next(iter(self.loader)))
+        return map_tensors(lambda leaf: leaf[:num], batch.inputs)
+
+    def steps(self, batch_size: int | None) -> int:
+        """Batches per epoch."""
+        if batch_size is not None and batch_size != self.loader.batch_size:
+            raise SettingError(
+                f"the DataLoader makes batches of {self.loader.batch_size}, batch_size={batch_size} cannot be honoured; "
+                "leave batch_size out"
+            )
+        return len(self.loader)
+
+    def checked(self, task: Task, training: bool) -> LoaderSource:
+        """Check the targets of every batch as it comes."""
+        return replace(self, task=task)
+
+    def to(self, device: torch.device) -> LoaderSource:
+        """Move batches to a device as they come."""
+        return replace(self, device=device)
+
+    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
+        """The loader's batches; its shuffling and augmentation are seeded by seed and epoch."""
+        if rows is not None:
+            raise SettingError("bootstrap needs rows that can be taken by index: pass arrays, tensors or a TensorDataset")
+        with seeds.scoped(seeds.child(seed, "shuffle", epoch)):
+            for item in self.loader:
+                yield self._batch(item)
+
+    def in_order(self, batch_size: int | None) -> Iterator[Batch]:
+        """The loader's batches."""
+        with seeds.scoped(0):
+            for item in self.loader:
+                yield self._batch(item)
+
+    def check_resumable(self) -> None:
+        """Refuse a loader whose order cannot be repeated from the middle of a run."""
+        sampler = getattr(self.loader, "sampler", None)
+        if self.loader.generator is not None or getattr(sampler, "generator", None) is not None:
+            raise SettingError(
+                "a DataLoader with a generator of its own cannot be resumed exactly; make it without one: "
+                "its order then derives from the seed of fit"
+            )
+
+    def _batch(self, item: Any) -> Batch:
+        if not (isinstance(item, list | tuple) and len(item) == 2):
+            raise DataError(f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}")
+        inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", None)
+        _check_finite(inputs, targets)
+        if self.task is not None:
+            targets = self.task.likelihood.check_targets(targets, self.task.output_shape or ())
+        return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
+
+
+Source = ArraySource | LoaderSource
+
+
+def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None) -> Source:
+    """Turn `(x, y)`, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches."""
+    if isinstance(data, ArraySource | LoaderSource):
+        return data
+    if isinstance(data, PerMember):
+        return _array_source(data.inputs, data.targets, dtype, per_member=True)
+    if isinstance(data, DataLoader):
+        return LoaderSource(data, dtype)
+    if isinstance(data, TensorDataset):
+        *inputs, targets = data.tensors
+        return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), targets, dtype)
+    if isinstance(data, Dataset):
+        return LoaderSource(DataLoader(data, batch_size=batch_size or len(data), shuffle=True), dtype)  # type: ignore[arg-type]
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return _array_source(data[0], data[1], dtype)
+    raise DataError(
+        f"data must be a pair (x, y), a Dataset, a DataLoader or be.PerMember(x, y), got {type(data).__name__}"
+    )
+
+
+def as_inputs(inputs: Any, dtype: torch.dtype) -> Inputs:
+    """Arrays, or tuples or dicts of arrays, as tensors; real numbers in the network's number type."""
+    if isinstance(inputs, dict):
+        return {name: as_tensor(value, f"input {name!r}", dtype) for name, value in inputs.items()}
+    if isinstance(inputs, tuple) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], Tensor)):
+        return tuple(as_tensor(value, f"input {i}", dtype) for i, value in enumerate(inputs))
+    return as_tensor(inputs, "inputs", dtype)
+
+
+def as_tensor(values: Any, name: str, dtype: torch.dtype | None) -> Tensor:
+    """One array of numbers as a tensor; real numbers become `dtype`. Names the first cell that is no number."""
+    if not isinstance(values, Tensor):
+        array = np.asarray(values)
+        values = torch.as_tensor(_numbers(array, name) if array.dtype.kind in "OUS" else array)
+    if values.dim() == 0:
+        raise DataError(f"{name} must be an array with rows, got the single value {values.item()}")
+    return values.to(dtype or torch.get_default_dtype()) if values.is_floating_point() else values
+
+
+def check_rows(inputs: Inputs, targets: Tensor | None, axis: int = 0) -> None:
+    """Refuse empty data, unequal lengths, and cells that are not finite."""
+    named = {f"input {i}" if i else "inputs": leaf for i, leaf in enumerate(tensors_of(inputs))}
+    if targets is not None:
+        named["targets"] = targets
+    if not tensors_of(inputs):
+        raise DataError("there are no inputs; a tensor, or a tuple or dict of tensors, was needed")
+    for name, leaf in named.items():
+        if leaf.dim() <= axis:
+            raise DataError(f"{name} of data per member must be (member, row, ...), got shape {tuple(leaf.shape)}")
+    sizes = {name: leaf.shape[axis] for name, leaf in named.items()}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise DataError(f"all parts of the data must have the same number of rows, got {listed}")
+    if not sizes["inputs"]:
+        raise DataError("the data has no rows; at least one is needed")
+    _check_finite(inputs, targets)
+
+
+def _array_source(inputs: Any, targets: Any, dtype: torch.dtype, per_member: bool = False) -> ArraySource:
+    if targets is None:
+        raise DataError("the data has no targets; a pair (inputs, targets) was needed")
+    tensors, values = as_inputs(inputs, dtype), as_tensor(targets, "targets", dtype)
+    check_rows(tensors, values, axis=1 if per_member else 0)
+    return ArraySource(tensors, values, per_member)
+
+
+def _check_finite(inputs: Inputs, targets: Tensor | None) -> None:
+    named = [("inputs", leaf) for leaf in tensors_of(inputs)] + ([("targets", targets)] if targets is not None else [])
+    for name, leaf in named:
+        if leaf.is_floating_point() and not leaf.isfinite().all():
+            place = (~leaf.isfinite()).nonzero()[0].tolist()
+            where = f"row {place[0]}" + (f", column {place[1]}" if len(place) == 2 else "")
+            raise DataError(
+                f"{name} must be finite numbers; {where} holds {leaf[tuple(place)].item()}: remove or fill such cells"
+            )
+
+
+def _numbers(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    try:
+        return array.astype(np.float64)
+    except (ValueError, TypeError):
+        for place, cell in np.ndenumerate(array):
+            try:
+                float(cell)
+            except (ValueError, TypeError):
+                where = f"row {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "") if place else "the value"
+                raise DataError(f"{name} must be numbers; {where} holds {cell!r}") from None
+        raise DataError(f"{name} must be numbers in an array, got rows of unequal length") from None
+
+
+def _bounds(num_rows: int, batch_size: int | None) -> list[tuple[int, int]]:
+    """Where batches start and stop. A last row alone joins the batch before it: batch norm needs two."""
+    size = batch_size or num_rows
+    starts = list(range(0, num_rows, size))
+    if len(starts) > 1 and num_rows - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], num_rows], strict=True))

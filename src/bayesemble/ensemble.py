@@ -1,0 +1,221 @@
+"""The fitted thing: it predicts, is evaluated, is saved and loaded."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesemble import checkpoint as checkpoints
+from bayesemble import seeds, settings
+from bayesemble.batches import PerMember, as_inputs, as_source, check_rows
+from bayesemble.checkpoint import Checkpoint, Row
+from bayesemble.errors import CheckpointError, DataError, SettingError
+from bayesemble.execute.choose import EXECUTORS, describe
+from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.initialise import ModelSource
+from bayesemble.likelihoods import LIKELIHOODS
+from bayesemble.members import Members, State
+from bayesemble.methods import METHODS, Method, method_class
+from bayesemble.metrics import summarise
+from bayesemble.predictive import Predictive
+from bayesemble.priors import PRIORS
+from bayesemble.schedules import SCHEDULES
+from bayesemble.settings import require
+from bayesemble.task import Task
+from bayesemble.types import Inputs, Leaves, map_tensors, tensors_of
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ensemble:
+    """A task, a method and the state it reached."""
+
+    task: Task
+    method: Method
+    state: State
+    executor: Executor
+    seed: int = 0
+    history: list[Row] = field(default_factory=list)
+    """One row per epoch."""
+    execution: str = ""
+    """Why this executor was taken."""
+
+    @property
+    def num_members(self) -> int:
+        """Number of independently started members."""
+        return self.state.members.num_members
+
+    def draw(self, num: int | None = None, seed: int = 0) -> Members:
+        """Networks to average over: as many as wished, or (None) as many as suit the method."""
+        return self.method.draw(self.state, num, seeds.generator(seed, "draw"))
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        num_draws: int | None = None,
+        batch_size: int = 1024,
+        keep_members: bool = True,
+        seed: int = 0,
+    ) -> Predictive:
+        """Predict rows in batches.
+
+        Args:
+            inputs: Arrays or tensors, rows first; a tuple or dict of them; or `PerMember(inputs)`.
+            num_draws: How many networks to draw; None lets the method say.
+            batch_size: Rows at a time.
+            keep_members: If False, forget the members' own outputs batch by batch: for very large data.
+            seed: Seed of the draws.
+        """
+        require(batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
+        per_member = isinstance(inputs, PerMember)
+        tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
+        axis = 1 if per_member else 0
+        check_rows(tensors, None, axis)
+        count = tensors_of(tensors)[0].shape[axis]
+
+        def parts() -> Iterator[Inputs]:
+            for start in range(0, count, batch_size):
+                yield map_tensors(lambda leaf: leaf.narrow(axis, start, min(batch_size, count - start)), tensors)
+
+        return self._predict_all(parts(), per_member, self.draw(num_draws, seed), keep_members)
+
+    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
+        """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
+        source = as_source(data, self.task.dtype, batch_size).checked(self.task, training=False)
+        members, predictions, targets = self.draw(), [], []
+        for batch in source.in_order(batch_size):
+            if batch.inputs_per_member:
+                raise DataError("evaluate averages the members, so they must share the data; predict PerMember data")
+            predictions.append(self._predict_batch(batch.inputs, False, members))
+            targets.append(batch.targets)
+        predictive = type(predictions[0]).concat(predictions)
+        foreign = None if ood is None else self.predict(ood, batch_size=batch_size)
+        return summarise(predictive, torch.cat(targets).cpu(), foreign)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the ensemble into a folder; `load` brings it back."""
+        checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history))
+
+    def describe(self) -> dict[str, Any]:
+        """Task, method, settings, seeds and versions, as JSON."""
+        task = self.task
+        return {
+            "library": importlib.metadata.version("bayesemble"),
+            "torch": torch.__version__,
+            "model": type(task.module).__name__,
+            "task": {
+                "likelihood": settings.dump(task.likelihood),
+                "prior": settings.dump(task.prior),
+                "temperature": task.temperature,
+                "output": task.output if isinstance(task.output, str) else None,
+                "num_data": task.num_data,
+                "output_shape": list(task.output_shape or ()),
+                "stochastic": task.stochastic,
+            },
+            "method": settings.dump(self.method),
+            "executor": settings.dump(self.executor),
+            "execution": self.execution,
+            "seed": self.seed,
+        }
+
+    def __repr__(self) -> str:
+        name = type(self.task.module).__name__
+        return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
+
+    def _predict_all(
+        self, parts: Iterator[Inputs], per_member: bool, members: Members, keep_members: bool
+    ) -> Predictive:
+        predictions = [self._predict_batch(inputs, per_member, members) for inputs in parts]
+        if not keep_members:
+            predictions = [prediction.reduce() for prediction in predictions]
+        return type(predictions[0]).concat(predictions)
+
+    def _predict_batch(self, inputs: Inputs, per_member: bool, members: Members) -> Predictive:
+        device = members.weights.device
+        inputs = map_tensors(lambda leaf: leaf.to(device), inputs)
+        try:
+            with thread_count(self.executor):
+                outputs = self.executor.outputs(self._member_outputs, members, inputs, per_member)
+        except (RuntimeError, ValueError, IndexError) as error:
+            shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+            raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+        return self.task.predictive(outputs.cpu(), _on_cpu(members))
+
+    def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
+        return self.task.forward(params, buffers, inputs)
+
+
+def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]:
+    """Scores of an ensemble on data, and on the inputs of foreign data: see `Ensemble.evaluate`."""
+    return ensemble.evaluate(data, ood)
+
+
+def load(
+    folder: str | Path, model: ModelSource, *, output: str | Callable[[Any], Tensor] | None = None
+) -> Ensemble:
+    """Bring back an ensemble from the folder of `Ensemble.save` or of `fit(checkpoint=...)`.
+
+    Args:
+        folder: The run folder.
+        model: The network or factory that was trained; only its code is used.
+        output: As for `Task`, needed again if it was a function.
+    """
+    found = checkpoints.read(folder)
+    ensemble = restore(found, model, output, str(folder))
+    return ensemble
+
+
+def restore(
+    found: Checkpoint, model: ModelSource, output: str | Callable[[Any], Tensor] | None, folder: str
+) -> Ensemble:
+    """Make an ensemble of what a checkpoint holds, checking it against the network leaf by leaf."""
+    run = found.run
+    try:
+        saved = run["task"]
+        task = Task(
+            model,
+            settings.parse(saved["likelihood"], LIKELIHOODS),
+            settings.parse(saved["prior"], PRIORS),
+            temperature=saved["temperature"],
+            output=output if output is not None else saved["output"],
+            num_data=saved["num_data"],
+            output_shape=tuple(saved["output_shape"]),
+            stochastic=saved["stochastic"],
+        )
+        classes = [*{method_class(name) for name in METHODS}, *SCHEDULES.values()]
+        method = settings.parse(run["method"], classes)
+        executor = settings.parse(run["executor"], EXECUTORS)
+        seed, execution = int(run["seed"]), str(run["execution"])
+    except (KeyError, TypeError, ValueError, AttributeError, SettingError) as error:
+        raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {error!r}") from error
+    _check_leaves(task, found.state.members, folder)
+    return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
+
+
+def _check_leaves(task: Task, members: Members, folder: str) -> None:
+    """Compare names, shapes and number types with the network; name the first leaf that differs."""
+    expected = dict(zip(("parameter", "buffer"), task.new_member(seed=0), strict=True))
+    found = {"parameter": members.params, "buffer": members.buffers}
+    for kind, leaves in expected.items():
+        for name in [*leaves, *(extra for extra in found[kind] if extra not in leaves)]:
+            here, there = found[kind].get(name), leaves.get(name)
+            if here is None or there is None:
+                lacking = "the saved run" if here is None else "the network"
+                raise CheckpointError(f"{kind} {name!r} is not in {lacking}; is {folder} a run of this network?")
+            shape = here.shape if name in members.shared else here.shape[1:]
+            if shape != there.shape or here.dtype != there.dtype:
+                raise CheckpointError(
+                    f"{kind} {name!r} is {tuple(shape)} {here.dtype} in {folder}, "
+                    f"but the network has {tuple(there.shape)} {there.dtype}"
+                )
+
+
+def _on_cpu(members: Members) -> Members:
+    params = {name: leaf.cpu() for name, leaf in members.params.items()}
+    return Members(params, members.buffers, members.weights.cpu(), members.shared)

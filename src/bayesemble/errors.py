@@ -1,0 +1,29 @@
+"""The errors of the library. Each message says what was needed, what came, and what to do."""
+
+
+class BayesembleError(Exception):
+    """Base of every error this library raises on purpose."""
+
+
+class SettingError(BayesembleError, ValueError):
+    """A setting has a value that cannot be honoured."""
+
+
+class DataError(BayesembleError, ValueError):
+    """The data cannot be trained on or predicted from."""
+
+
+class ModelError(BayesembleError, ValueError):
+    """The network cannot be turned into an ensemble as it is."""
+
+
+class ExecutionError(BayesembleError, RuntimeError):
+    """An executor cannot run this network."""
+
+
+class TrainingError(BayesembleError, RuntimeError):
+    """Training went wrong: a loss is no longer finite."""
+
+
+class CheckpointError(BayesembleError, RuntimeError):
+    """A run folder is missing, damaged, foreign, or belongs to another run."""

@@ -1,0 +1,1 @@
+"""Executors: how members are run."""

@@ -1,0 +1,165 @@
+"""Which executor to use: what was asked for, or the one that is fastest on the real batch."""
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from bayesemble.errors import ExecutionError, SettingError
+from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.loop import Loop
+from bayesemble.execute.vmap import Vmap
+from bayesemble.members import Members, State
+from bayesemble.task import Task
+from bayesemble.types import Batch, map_tensors
+
+logger = logging.getLogger("bayesemble")
+
+EXECUTORS: tuple[type[Executor], ...] = (Loop, Vmap)
+
+_TIMING_SECONDS = 0.3  # how long a candidate is timed, at most, after its first step
+_SMALL_STEP = 0.02  # below so many seconds a step is small enough for one thread to be worth a try
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An executor and the words that say why it was taken."""
+
+    executor: Executor
+    reason: str
+
+
+def choose(
+    wish: str | Executor, task: Task, state: State, batch: Batch, stepper: Callable[[Executor], Callable[[], None]]
+) -> Choice:
+    """Settle on an executor. `stepper(executor)` gives a function that takes one training step with it."""
+    if wish == "auto":
+        return _fastest(task, state, batch, stepper)
+    executor = {"loop": Loop(), "vmap": Vmap()}.get(wish) if isinstance(wish, str) else wish
+    if executor is None or isinstance(executor, type):
+        raise SettingError(f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}')
+    if isinstance(executor, Vmap):
+        obstacle = vmap_obstacle(task, state.members, batch)
+        if obstacle:
+            raise ExecutionError(f'{obstacle}; use executor="loop", or "auto" to have it chosen')
+    return Choice(executor, "as asked for")
+
+
+def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
+    """Say why vmap cannot run this network, naming the layer, or None: tried on a few rows against the loop."""
+    few = members.part(0, min(2, members.num_members))
+    rows = _few_rows(batch, few.num_members)
+    seeds = list(range(few.num_members)) if task.stochastic else None
+
+    def run(executor: Executor) -> list[Tensor]:
+        copy = State(few).clone().members
+        outputs = executor.outputs(
+            lambda params, buffers, inputs, _: task.forward(params, buffers, inputs),
+            copy,
+            rows.inputs,
+            rows.inputs_per_member,
+        )
+        value, gradients = executor.gradients(task.mean_log_likelihood, copy, rows, seeds)
+        return [outputs, value, *gradients.values()]
+
+    expected = run(Loop())
+    layers: list[str] = []
+    try:
+        with warnings.catch_warnings(), _traced(task.module, layers):
+            warnings.simplefilter("ignore")
+            found = run(Vmap())
+    except Exception as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
+        where = f"layer {layers[-1]}" if layers else "the backward pass"
+        return f"vmap cannot run {where}: {str(error).strip().splitlines()[0]}"
+    if all(_close(one, other) for one, other in zip(expected, found, strict=True)):
+        return None
+    return "vmap gives other numbers than the loop for this network"
+
+
+def _fastest(
+    task: Task, state: State, batch: Batch, stepper: Callable[[Executor], Callable[[], None]]
+) -> Choice:
+    obstacle = vmap_obstacle(task, state.members, batch) if state.members.num_members > 1 else "one member"
+    candidates: list[Executor] = [Loop()]
+    if any(isinstance(layer, nn.Conv2d) for layer in task.module.modules()):
+        candidates.append(Loop(channels_last=True))
+    if obstacle is None:
+        candidates.append(Vmap())
+    elif state.members.num_members > 1:
+        logger.info("members are run one by one: %s", obstacle)
+    if len(candidates) == 1 and torch.get_num_threads() == 1:
+        return Choice(candidates[0], obstacle or "the only candidate")
+    seconds = {executor: _time(executor, stepper) for executor in candidates}
+    best = min(seconds, key=seconds.__getitem__)
+    if seconds[best] < _SMALL_STEP and torch.get_num_threads() > 1:
+        single = replace(best, threads=1)  # type: ignore[type-var]
+        seconds[single] = _time(single, stepper)
+        best = min(seconds, key=seconds.__getitem__)
+    timings = ", ".join(f"{describe(executor)} {1000 * took:.3g} ms" for executor, took in seconds.items())
+    reason = f"{timings} a step" + (f"; {obstacle}" if obstacle and state.members.num_members > 1 else "")
+    logger.info("executor: %s (%s)", describe(best), reason)
+    return Choice(best, reason)
+
+
+def describe(executor: Executor) -> str:
+    """An executor in words."""
+    words = [type(executor).__name__.lower()]
+    if getattr(executor, "channels_last", False):
+        words.append("channels-last")
+    if getattr(executor, "chunk", None):
+        words.append(f"by {executor.chunk}")  # type: ignore[attr-defined]
+    if executor.threads:
+        words.append(f"on {executor.threads} thread" + ("s" if executor.threads > 1 else ""))
+    return " ".join(words)
+
+
+def _time(executor: Executor, stepper: Callable[[Executor], Callable[[], None]]) -> float:
+    """Seconds of the quickest of a few steps, after one to warm up."""
+    with thread_count(executor):
+        step = stepper(executor)
+        step()
+        best, spent = float("inf"), 0.0
+        while spent < _TIMING_SECONDS and (spent == 0 or best * 30 > spent):
+            start = time.perf_counter()
+            step()
+            took = time.perf_counter() - start
+            best, spent = min(best, took), spent + took
+    return best
+
+
+def _few_rows(batch: Batch, num_members: int, num_rows: int = 4) -> Batch:
+    def few(per_member: bool) -> Callable[[Tensor], Tensor]:
+        return lambda leaf: leaf[:num_members, :num_rows] if per_member else leaf[:num_rows]
+
+    return replace(
+        batch,
+        inputs=map_tensors(few(batch.inputs_per_member), batch.inputs),
+        targets=few(batch.targets_per_member)(batch.targets),
+        rows=None,
+    )
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    scale = float(one.abs().max()) if one.numel() else 0.0
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-4 * scale + 1e-6)
+
+
+@contextmanager
+def _traced(module: nn.Module, stack: list[str]) -> Iterator[None]:
+    """Keep the names of the layers that are running, so that the innermost one is known when an error comes."""
+    hooks = []
+    for name, layer in module.named_modules():
+        words = f"{name!r} ({type(layer).__name__})" if name else f"({type(layer).__name__})"
+        hooks.append(layer.register_forward_pre_hook(lambda *_, words=words: stack.append(words)))
+        hooks.append(layer.register_forward_hook(lambda *_: stack.pop() and None))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            with suppress(KeyError):
+                hook.remove()

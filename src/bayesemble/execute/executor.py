@@ -1,0 +1,58 @@
+"""What every executor offers."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bayesemble.members import Members, State
+from bayesemble.types import Batch, Inputs, Leaves, MemberFunction
+
+
+class Executor(Protocol):
+    """Runs a function of one member for all members. All executors give the same numbers."""
+
+    threads: int | None
+
+    def arrange(self, state: State) -> State:
+        """Lay everything out in memory as this executor likes it."""
+        ...
+
+    def gradients(
+        self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
+    ) -> tuple[Tensor, Leaves]:
+        """Values `(member,)` of a scalar function and its gradients in the parameters, shaped like them.
+
+        What is random inside a member derives from its seed. A shared leaf gets the sum over members.
+        """
+        ...
+
+    def outputs(self, function: MemberFunction, members: Members, inputs: Inputs, per_member: bool) -> Tensor:
+        """Values of a function, stacked: `(member, ...)`. No gradients are kept."""
+        ...
+
+
+@contextmanager
+def thread_count(executor: Executor) -> Iterator[None]:
+    """Use the executor's number of threads inside the block, if it asks for one."""
+    before = torch.get_num_threads()
+    if executor.threads is None or executor.threads == before:
+        yield
+        return
+    torch.set_num_threads(executor.threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def gradient_leaves(leaves: Leaves) -> Leaves:
+    """The same values as leaves of a new graph."""
+    return {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
+
+
+def slopes(value: Tensor, leaves: Leaves) -> tuple[Tensor, ...]:
+    """Gradients of a scalar; zero for leaves that it does not depend on."""
+    return torch.autograd.grad(value, tuple(leaves.values()), allow_unused=True, materialize_grads=True)

@@ -1,0 +1,262 @@
+"""The one training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayesemble import checkpoint as checkpoints
+from bayesemble.batches import ArraySource, LoaderSource, Source, as_source
+from bayesemble.checkpoint import Checkpoint, Row
+from bayesemble.ensemble import Ensemble, restore
+from bayesemble.errors import CheckpointError, SettingError, TrainingError
+from bayesemble.execute.choose import choose, describe
+from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.members import State
+from bayesemble.methods import Method
+from bayesemble.progress import Progress
+from bayesemble.settings import require
+from bayesemble.task import Task
+from bayesemble.types import Clock, Info
+
+OnEpoch = Callable[[State, Row], bool | None]
+
+
+def fit(
+    task: Task,
+    method: Method,
+    data: Any,
+    *,
+    epochs: int,
+    batch_size: int | None = None,
+    validation: Any = None,
+    patience: int | None = None,
+    keep_best: bool = False,
+    seed: int = 0,
+    executor: str | Executor = "auto",
+    device: str | torch.device | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1,
+    resume: bool = False,
+    progress: bool = True,
+    on_epoch: OnEpoch | None = None,
+) -> Ensemble:
+    """Train an ensemble.
+
+    Args:
+        task: What is inferred.
+        method: How members are placed.
+        data: `(x, y)` arrays or tensors, a `Dataset`, a `DataLoader`, or `PerMember(x, y)`. Inputs may be tuples
+            or dicts of tensors.
+        epochs: Passes over the data.
+        batch_size: Rows per step; None takes all at once, or what the `DataLoader` gives.
+        validation: Data whose loss, -log p(y|x) under the averaged prediction, is taken after each epoch.
+        patience: Stop after so many epochs without a better validation loss, and return the best state.
+        keep_best: Return the state with the best validation loss instead of the last.
+        seed: All randomness derives from it.
+        executor: "loop", "vmap", an object such as `Vmap(chunk=4)`, or "auto" to time them on the first batch.
+        device: Where to train; None is the CPU.
+        checkpoint: Folder to save the run in.
+        checkpoint_every: Epochs between checkpoints.
+        resume: Go on from the folder's last checkpoint, if there is one.
+        progress: Show a progress bar, if there is a terminal.
+        on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop.
+    """
+    _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    place = torch.device(device or "cpu")
+    source = as_source(data, task.dtype, batch_size)
+    task = task.bind(source.num_data if task.num_data is None else task.num_data, source.example())
+    source = source.checked(task, training=True).to(place)
+    if place.type != "cpu":
+        task.module.to(place)
+    held_out = None
+    if validation is not None:
+        held_out = as_source(validation, task.dtype, batch_size).checked(task, training=False)
+
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed)
+    found = _find_checkpoint(checkpoint, resume)
+    run = _start(task, method, source, executor, plan) if found is None else _resume(found, task, method, source, plan)
+    run = replace(run, ensemble=replace(run.ensemble, state=run.ensemble.state.to(place)))
+    with (
+        thread_count(run.ensemble.executor),
+        Progress(epochs, plan.total_steps, run.epoch * plan.steps, progress) as bar,
+    ):
+        bar.say(f"executor: {describe(run.ensemble.executor)} ({run.ensemble.execution})")
+        rows = method.member_rows(source.num_data, seed)
+        while run.epoch < epochs and not run.stopped:
+            run = _train_epoch(run, source, rows, plan, bar)
+            run = _validate(run, held_out, patience, keep_best)
+            if on_epoch is not None and on_epoch(run.ensemble.state, run.ensemble.history[-1]):
+                run = replace(run, stopped=True)
+            bar.row(run.ensemble.history[-1])
+            done = run.stopped or run.epoch == epochs
+            if checkpoint is not None and (done or run.epoch % checkpoint_every == 0):
+                run.save(checkpoint, plan)
+    return run.ensemble if run.best is None else replace(run.ensemble, state=run.best)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    epochs: int
+    batch_size: int | None
+    steps: int
+    seed: int
+
+    @property
+    def total_steps(self) -> int:
+        return self.epochs * self.steps
+
+    def clock(self, epoch: int, step: int) -> Clock:
+        return Clock(epoch * self.steps + step, self.total_steps, self.seed)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Where training stands between two epochs: all that a checkpoint holds."""
+
+    ensemble: Ensemble
+    epoch: int = 0
+    best: State | None = None
+    best_loss: float = math.inf
+    best_epoch: int = 0
+    stopped: bool = False
+
+    def save(self, folder: str | Path, plan: _Plan) -> None:
+        progress = {
+            "epoch": self.epoch,
+            "epochs": plan.epochs,
+            "batch_size": plan.batch_size,
+            "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
+            "best_epoch": self.best_epoch,
+            "stopped": self.stopped,
+        }
+        run = self.ensemble.describe() | {"progress": progress}
+        checkpoints.write(folder, Checkpoint(run, self.ensemble.state, self.ensemble.history, self.best))
+
+
+def _check_settings(
+    epochs: int,
+    batch_size: int | None,
+    validation: Any,
+    patience: int | None,
+    keep_best: bool,
+    checkpoint: str | Path | None,
+    checkpoint_every: int,
+    resume: bool,
+) -> None:
+    require(isinstance(epochs, int) and epochs >= 1, f"epochs must be a whole number from 1, got {epochs}")
+    require(
+        batch_size is None or (isinstance(batch_size, int) and batch_size >= 1),
+        f"batch_size must be a whole number from 1, or None for all rows, got {batch_size}",
+    )
+    require(patience is None or patience >= 1, f"patience must be at least one epoch, got {patience}")
+    if validation is None and (patience is not None or keep_best):
+        raise SettingError("patience and keep_best go by the validation loss; pass validation=(x, y)")
+    require(checkpoint_every >= 1, f"checkpoint_every must be at least one epoch, got {checkpoint_every}")
+    if resume and checkpoint is None:
+        raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
+
+
+def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | None:
+    if folder is None or not checkpoints.exists(folder):
+        return None
+    if not resume:
+        raise CheckpointError(
+            f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
+        )
+    return checkpoints.read(folder)
+
+
+def _start(task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
+    state = method.init(task, plan.seed)
+    batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
+
+    def stepper(executor: Executor) -> Callable[[], None]:
+        trial = executor.arrange(state.clone())
+
+        def step() -> None:
+            nonlocal trial
+            trial, _ = method.step(trial, batch, task, executor, plan.clock(0, 0))
+
+        return step
+
+    choice = choose(wish, task, state, batch, stepper)
+    arranged = choice.executor.arrange(state)
+    return _Run(Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason))
+
+
+def _resume(found: Checkpoint, task: Task, method: Method, source: Source, plan: _Plan) -> _Run:
+    """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
+    progress = found.run.get("progress")
+    if not isinstance(progress, dict):
+        raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
+    if isinstance(source, LoaderSource):
+        source.check_resumable()
+    saved = restore(found, task.model, task.output, "the checkpoint")
+    here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
+    asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
+    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": progress["batch_size"]}
+    for key, value in asked.items():
+        if value != held[key]:
+            raise CheckpointError(f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings")
+    best = None if found.best is None else saved.executor.arrange(found.best)
+    loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
+    ensemble = replace(saved, task=task, method=method)
+    return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], progress["stopped"])
+
+
+def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
+    ensemble, start = run.ensemble, time.perf_counter()
+    state, infos = ensemble.state, []
+    for step, batch in enumerate(source.epoch(run.epoch, plan.batch_size, plan.seed, rows)):
+        clock = plan.clock(run.epoch, step)
+        state, info = ensemble.method.step(state, batch, ensemble.task, ensemble.executor, clock)
+        infos.append(info)
+        bar.step(run.epoch + 1)
+    row: Row = {"epoch": run.epoch + 1}
+    row |= _epoch_means(infos, run.epoch + 1)
+    row["seconds"] = time.perf_counter() - start
+    ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
+    return replace(run, ensemble=ensemble, epoch=run.epoch + 1)
+
+
+def _epoch_means(infos: list[Info], epoch: int) -> Row:
+    """Mean over the steps of an epoch, per member; a loss that is not finite ends training with its place."""
+    losses = torch.stack([info["loss"] for info in infos])
+    if not losses.isfinite().all():
+        step, member = (~losses.isfinite()).nonzero()[0].tolist()
+        raise TrainingError(
+            f"the loss of member {member} became {losses[step, member].item()} in epoch {epoch}, step {step + 1}; "
+            "lower the learning rate, set clip=1.0, or check the scale of the inputs. The last checkpoint is intact"
+        )
+    return {key: torch.stack([info[key] for info in infos]).mean(0).tolist() for key in infos[0]}
+
+
+def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_best: bool) -> _Run:
+    if held_out is None:
+        return run
+    loss = _validation_loss(run.ensemble, held_out)
+    run.ensemble.history[-1]["validation_loss"] = loss
+    if loss < run.best_loss:
+        best = run.ensemble.state.clone() if keep_best or patience is not None else None
+        return replace(run, best=best, best_loss=loss, best_epoch=run.epoch)
+    return replace(run, stopped=patience is not None and run.epoch - run.best_epoch >= patience)
+
+
+def _validation_loss(ensemble: Ensemble, held_out: Source) -> float:
+    """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
+    members, total, count = ensemble.draw(), 0.0, 0
+    per_member = isinstance(held_out, ArraySource) and held_out.per_member
+    for batch in held_out.in_order(1024):
+        predictive = ensemble._predict_batch(batch.inputs, per_member, members)
+        targets = batch.targets
+        log_prob = predictive.member_log_prob(targets).mean(0) if per_member else predictive.log_prob(targets)
+        total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
+    return total / count
+

@@ -1,0 +1,101 @@
+"""What an ensemble is made of: parameters and buffers with a member axis, and what a method keeps beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from bayesemble.types import Leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Networks side by side. A leaf is stacked `(member, ...)`, or shared by all members (no member axis).
+
+    Tensors are updated in place during training.
+    """
+
+    params: Leaves
+    """What is inferred."""
+    buffers: Leaves
+    """What is not: batch-norm statistics, frozen parameters."""
+    weights: Tensor
+    """(member,), sums to one."""
+    shared: frozenset[str] = frozenset()
+    """Names of the leaves that have no member axis."""
+
+    @staticmethod
+    def stack(params: Sequence[Leaves], buffers: Sequence[Leaves], share: frozenset[str] = frozenset()) -> Members:
+        """Put single networks side by side, with equal weights; leaves named in `share` are taken from the first."""
+
+        def join(leaves: Sequence[Leaves]) -> Leaves:
+            first = leaves[0]
+            return {n: first[n] if n in share else torch.stack([one[n] for one in leaves]) for n in first}
+
+        return Members(join(params), join(buffers), torch.full((len(params),), 1 / len(params)), share)
+
+    @property
+    def num_members(self) -> int:
+        """How many members there are."""
+        return len(self.weights)
+
+    def axes(self, leaves: Leaves) -> dict[str, int | None]:
+        """Where the member axis of each leaf is: 0, or None for a shared leaf."""
+        return {name: None if name in self.shared else 0 for name in leaves}
+
+    def split(self) -> list[tuple[Leaves, Leaves]]:
+        """Views of the parameters and buffers of each member."""
+        count = self.num_members
+
+        def unbind(leaves: Leaves) -> list[Leaves]:
+            rows = {n: [leaf] * count if n in self.shared else leaf.unbind(0) for n, leaf in leaves.items()}
+            return [{name: row[i] for name, row in rows.items()} for i in range(count)]
+
+        return list(zip(unbind(self.params), unbind(self.buffers), strict=True))
+
+    def part(self, start: int, stop: int) -> Members:
+        """Views of the members from `start` up to `stop`."""
+        return self._map_stacked(lambda leaf: leaf[start:stop])
+
+    def take(self, indices: Tensor) -> Members:
+        """Copies of the members at the given places, equally weighted."""
+        taken = self._map_stacked(lambda leaf: leaf[indices])
+        return replace(taken, weights=torch.full((len(indices),), 1 / len(indices)))
+
+    def _map_stacked(self, function: Callable[[Tensor], Tensor]) -> Members:
+        def over(leaves: Leaves) -> Leaves:
+            return {name: leaf if name in self.shared else function(leaf) for name, leaf in leaves.items()}
+
+        return replace(self, params=over(self.params), buffers=over(self.buffers), weights=function(self.weights))
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All a method needs for its next step: the members, and named slots of leaves beside them.
+
+    Slots hold optimiser moments, anchors, running means and the like. Everything here is saved in checkpoints.
+    """
+
+    members: Members
+    slots: dict[str, Leaves] = field(default_factory=dict)
+
+    def map(self, function: Callable[[str, Tensor], Tensor]) -> State:
+        """Apply a function of name and leaf to everything but the weights."""
+
+        def over(leaves: Leaves) -> Leaves:
+            return {name: function(name, leaf) for name, leaf in leaves.items()}
+
+        members = replace(self.members, params=over(self.members.params), buffers=over(self.members.buffers))
+        return State(members, {slot: over(leaves) for slot, leaves in self.slots.items()})
+
+    def clone(self) -> State:
+        """Copy, so that training can go on without changing what was kept."""
+        return self.map(lambda _, leaf: leaf.clone())
+
+    def to(self, device: torch.device) -> State:
+        """Move to a device."""
+        moved = self.map(lambda _, leaf: leaf.to(device))
+        return replace(moved, members=replace(moved.members, weights=moved.members.weights.to(device)))

@@ -1,0 +1,36 @@
+"""The registry of methods: one line each. The command line, `compare` and the contract tests read it."""
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from bayesemble.errors import SettingError
+from bayesemble.methods.deep_ensemble import DeepEnsemble
+from bayesemble.methods.method import Method
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "map": partial(DeepEnsemble, num_members=1),
+    "deep_ensemble": DeepEnsemble,
+}
+
+
+def method_class(name: str) -> type[Any]:
+    """The settings class behind a name."""
+    if name not in METHODS:
+        raise SettingError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}")
+    maker = METHODS[name]
+    return maker.func if isinstance(maker, partial) else maker  # type: ignore[return-value]
+
+
+def make_method(name: str, **settings: Any) -> Method:
+    """Make a method by name; settings that the name fixes or does not have are refused."""
+    fields = [field.name for field in dataclasses.fields(method_class(name))]
+    maker = METHODS[name]
+    fixed = maker.keywords if isinstance(maker, partial) else {}
+    for key, value in settings.items():
+        if key not in fields:
+            raise SettingError(f"method {name!r} has no setting {key!r}; it has {', '.join(fields)}")
+        if key in fixed and value != fixed[key]:
+            raise SettingError(f"method {name!r} always has {key}={fixed[key]!r}, {key}={value!r} cannot be honoured")
+    return maker(**settings)

@@ -1,0 +1,178 @@
+"""The driving step that all gradient methods share: where the log posterior pulls each member, and how it moves.
+
+A method's step reads: `scores` (the gradient of the log joint of each member), whatever the method adds to it, and
+`ascend` (one fused optimiser step along the result).
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesemble import seeds
+from bayesemble.errors import SettingError
+from bayesemble.execute.executor import Executor
+from bayesemble.members import Members, State
+from bayesemble.optimizers import Optimizer, clip_per_member
+from bayesemble.priors import NormalPrior
+from bayesemble.schedules import Schedule, resolve
+from bayesemble.settings import require, setting
+from bayesemble.task import Task
+from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, map_tensors, tensors_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticleMethod:
+    """Settings that every gradient method has."""
+
+    num_members: int = setting(5, "number of independently started members")
+    learning_rate: float = setting(1e-3, "step size, before the schedule")
+    optimizer: str = setting("adam", "adam, adamw or sgd")
+    schedule: str | Schedule = setting("constant", "learning-rate schedule: constant, cosine, step or cyclical")
+    momentum: float = setting(0.9, "momentum of sgd")
+    weight_decay: float = setting(0.0, "decay of the optimiser, only for a task without prior, which says the same")
+    clip: float | None = setting(None, "largest norm of each member's gradient of the mean loss")
+    bootstrap: bool = setting(False, "train each member on its own resample of the rows")
+    anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
+    adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off")
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.num_members, int) and self.num_members >= 1,
+            f"an ensemble needs at least one member, got num_members={self.num_members}",
+        )
+        require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
+        require(self.clip is None or self.clip > 0, f"clip must be a positive norm or None, got {self.clip}")
+        require(self.adversarial >= 0, f"adversarial is a step size of at least 0, got {self.adversarial}")
+        resolve(self.schedule)
+        self.make_optimizer()
+
+    def make_optimizer(self) -> Optimizer:
+        """The optimiser that the settings describe."""
+        return Optimizer(self.optimizer, self.momentum, self.weight_decay)
+
+    def member_rows(self, num_data: int, seed: int) -> Tensor | None:
+        """The rows each member trains on, `(member, row)`, or None if all train on all.
+
+        A bootstrap draws as many rows as there are, with replacement, from the member's own seed.
+        """
+        if not self.bootstrap:
+            return None
+        return torch.stack(
+            [
+                torch.randint(num_data, (num_data,), generator=seeds.generator(seed, "member", i, "bootstrap"))
+                for i in range(self.num_members)
+            ]
+        )
+
+
+def init(method: ParticleMethod, task: Task, seed: int) -> State:
+    """Start the members independently, with an optimiser at rest."""
+    if method.weight_decay and task.prior is not None:
+        raise SettingError(
+            f"weight_decay={method.weight_decay} and the prior {task.prior} would both shrink the weights; "
+            "use Task(..., prior=None), or weight_decay=0 with NormalPrior.from_weight_decay(...)"
+        )
+    members = task.new_members(method.num_members, seed)
+    slots = dict(method.make_optimizer().init(members.params))
+    if method.anchored:
+        slots |= _anchors(method, task, seed)
+    return State(members, slots)
+
+
+def scores(
+    method: ParticleMethod, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
+) -> tuple[Leaves, Info]:
+    """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
+    members = state.members
+    if method.anchored:
+        batch = _with_target_noise(batch, state.slots.get("target_noise"))
+    own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
+    function = _adversarial(task, method.adversarial) if method.adversarial else task.mean_log_likelihood
+    values, gradients = executor.gradients(function, members, batch, own_seeds)
+    return task.score(gradients, members.params, center=state.slots.get("anchor")), {"loss": -values}
+
+
+def ascend(method: ParticleMethod, state: State, direction: Leaves, task: Task, clock: Clock) -> State:
+    """Move all members one optimiser step along a direction on the scale of the log joint.
+
+    The direction is divided by the number of rows first, so that learning rates mean what they do for a mean loss.
+    """
+    assert task.num_data is not None
+    slopes = {name: leaf.div_(-task.num_data) for name, leaf in direction.items()}
+    if method.clip is not None:
+        clip_per_member(slopes, method.clip, state.members.shared)
+    rate = method.learning_rate * resolve(method.schedule)(clock.progress)
+    method.make_optimizer().update(state.members.params, slopes, state.slots, rate)
+    return state
+
+
+def draw(state: State, num: int | None, generator: torch.Generator) -> Members:
+    """All members, or `num` of them drawn by their weights, with replacement."""
+    if num is None:
+        return state.members
+    return state.members.take(
+        torch.multinomial(state.members.weights.double(), num, replacement=True, generator=generator)
+    )
+
+
+def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]:
+    """Randomise-then-optimise: what each member's prior mean and targets are shifted by.
+
+    A member that minimises |y + e - f|^2 / (2 s^2) + |w - a|^2 / (2 std^2), with a ~ prior and e ~ Normal(0, s^2),
+    is an exact posterior draw for a linear model with known noise s; otherwise it is an approximate one. Where the
+    likelihood has no fixed Gaussian noise, only the prior is randomised.
+
+    Reference: Pearce et al. (2020), with the target noise of Bardsley et al. (2014).
+    """
+    if not isinstance(task.prior, NormalPrior):
+        raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
+    assert task.num_data is not None
+    assert task.output_shape is not None
+    spread = task.temperature**0.5
+
+    def generators(name: str) -> list[torch.Generator]:
+        return [seeds.generator(seed, "member", i, name) for i in range(method.num_members)]
+
+    drawn = [task.prior.sample(task.shapes, generator, task.dtype) for generator in generators("anchor")]
+    slots = {"anchor": {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}}
+    known = task.likelihood.target_noise()
+    if known is not None:
+        shape = (task.num_data, *task.output_shape)
+        noise = [torch.randn(shape, generator=g, dtype=task.dtype) for g in generators("target noise")]
+        slots["target_noise"] = {"noise": torch.stack(noise) * known * spread}
+    return slots
+
+
+def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
+    if slot is None:
+        return batch
+    if batch.rows is None:
+        raise SettingError("anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset")
+    noise = slot["noise"]
+    members = torch.arange(len(noise)).unsqueeze(1)
+    rows = batch.rows if batch.rows.dim() == 2 else batch.rows.unsqueeze(0)
+    return replace(batch, targets=batch.targets + noise[members, rows], targets_per_member=True)
+
+
+def _adversarial(task: Task, size: float) -> MemberFunction:
+    """The mean of the clean and the adversarial log likelihood; one fast-gradient-sign step, each member its own.
+
+    x' = x - size * sign(grad_x log p(y|f(x)))
+
+    Reference: Goodfellow et al. (2015); Lakshminarayanan et al. (2017).
+    """
+
+    def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+        if not all(leaf.is_floating_point() for leaf in tensors_of(inputs)):
+            raise SettingError("adversarial training moves the inputs, which must be real numbers, not indices")
+
+        def likelihood(moved: Inputs) -> Tensor:
+            return task.mean_log_likelihood(params, buffers, moved, targets)
+
+        slope, clean = torch.func.grad_and_value(likelihood)(inputs)
+        pairs = iter(tensors_of(slope))
+        moved = map_tensors(lambda leaf: leaf - size * next(pairs).detach().sign(), inputs)
+        return (clean + likelihood(moved)) / 2
+
+    return function

@@ -1,0 +1,63 @@
+"""The progress bar of a run: on standard error, and silent where there is no terminal."""
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+_REFRESH_SECONDS = 0.1
+
+
+class Progress:
+    """Shows epoch, the spread of the members' losses and the time left."""
+
+    def __init__(self, epochs: int, total_steps: int, done_steps: int, shown: bool) -> None:
+        self.epochs = epochs
+        self.steps = done_steps
+        self.last = 0.0
+        self.bar: Any = self._make_bar() if shown else None
+        if self.bar is not None:
+            self.line = self.bar.add_task("", total=total_steps, completed=done_steps, loss="")
+
+    @staticmethod
+    def _make_bar() -> Any:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            return None
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[loss]}"))
+        return Bar(*columns, TimeRemainingColumn(), console=console, transient=True)
+
+    def say(self, words: str) -> None:
+        """Print a line above the bar."""
+        if self.bar is not None:
+            self.bar.console.print(words, style="dim", highlight=False)
+
+    def step(self, epoch: int) -> None:
+        """Count a step; redraw now and then."""
+        self.steps += 1
+        now = time.monotonic()
+        if self.bar is not None and now - self.last > _REFRESH_SECONDS:
+            self.last = now
+            self.bar.update(self.line, completed=self.steps, description=f"epoch {epoch}/{self.epochs}")
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Show the losses of a finished epoch."""
+        if self.bar is None:
+            return
+        losses = row["loss"]
+        words = f"loss {min(losses):.4g} to {max(losses):.4g}" if len(losses) > 1 else f"loss {losses[0]:.4g}"
+        if "validation_loss" in row:
+            words += f", validation {row['validation_loss']:.4g}"
+        self.bar.update(self.line, completed=self.steps, loss=words)
+
+    def __enter__(self) -> Self:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,0 +1,32 @@
+"""Seeds by name: every random draw has its own seed, derived from one root seed and a path of names.
+
+`child(0, "member", 3)` is the same number whatever the number of members, the executor, the machine or the
+point at which a run was resumed, so none of these can change a result, and no generator state is ever saved.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def child(root: int, *names: str | int) -> int:
+    """Derive the seed at a path of names below a root seed: a non-negative number of 63 bits."""
+    path = "/".join([str(root), *(str(name) for name in names)])
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def generator(root: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Make a generator seeded with `child(root, *names)`."""
+    return torch.Generator(device=device).manual_seed(child(root, *names))
+
+
+@contextmanager
+def scoped(seed: int | None = None) -> Iterator[None]:
+    """Run a block with torch's global random state set to `seed`; the caller's state comes back afterwards."""
+    with torch.random.fork_rng():
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield

@@ -1,0 +1,53 @@
+"""Settings are frozen dataclasses: this turns them into JSON and back, and documents each field once.
+
+Methods, schedules, likelihoods, priors and executors are all written `{"name": class name, field: value, ...}`.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from bayesemble.errors import SettingError
+
+
+def setting(default: Any, help: str) -> Any:
+    """Declare a field with its default and the one sentence that documents it everywhere."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
+def dump(value: Any) -> Any:
+    """Turn settings into plain JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        return {"name": type(value).__name__, **fields}
+    if isinstance(value, dict):
+        return {key: dump(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [dump(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise SettingError(f"settings are saved as JSON, which cannot hold {value!r}; use numbers, texts or names")
+
+
+def parse(value: Any, classes: Iterable[type]) -> Any:
+    """Turn the JSON of `dump` back into settings made of the given classes."""
+    known = {cls.__name__: cls for cls in classes}
+    if isinstance(value, dict) and "name" in value:
+        if value["name"] not in known:
+            raise SettingError(f"unknown settings {value['name']!r}; known are {', '.join(sorted(known))}")
+        fields = {key: parse(item, known.values()) for key, item in value.items() if key != "name"}
+        try:
+            return known[value["name"]](**fields)
+        except TypeError as error:
+            raise SettingError(f"settings of {value['name']} do not fit this version: {error}") from error
+    if isinstance(value, dict):
+        return {key: parse(item, known.values()) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(parse(item, known.values()) for item in value)
+    return value
+
+
+def require(holds: bool, message: str) -> None:
+    """Refuse a setting with a sentence."""
+    if not holds:
+        raise SettingError(message)

@@ -1,0 +1,200 @@
+"""What is inferred: a network, how its outputs are read, and what is believed of its parameters beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesemble import seeds
+from bayesemble.errors import BayesembleError, DataError, ModelError, SettingError
+from bayesemble.initialise import ModelSource, check_factory, fresh_module
+from bayesemble.likelihoods import Likelihood
+from bayesemble.members import Members
+from bayesemble.predictive import Predictive
+from bayesemble.priors import NormalPrior, Prior, Shapes
+from bayesemble.types import Inputs, Leaves, tensors_of
+
+_OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A network, a likelihood and a prior: together the posterior that a method places members in.
+
+    log p(w | data) = ( N * mean log p(y|f(x; w)) + log p(w) ) / temperature + constant
+    """
+
+    model: ModelSource
+    """A factory of networks, or a network, which is re-initialised for each member."""
+    likelihood: Likelihood
+    prior: Prior | None = NormalPrior()
+    """None is a flat prior: maximum likelihood."""
+    temperature: float = 1.0
+    """Below 1: a cold posterior, sharper than Bayes' rule gives."""
+    output: str | Callable[[Any], Tensor] | None = None
+    """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
+    num_data: int | None = None
+    """Number of training rows; `fit` finds it out by itself except for streams."""
+    output_shape: tuple[int, ...] | None = None
+    """Shape of the outputs of one row; found out by `bind`."""
+    stochastic: bool = False
+    """Whether training draws random numbers inside the network, as dropout does; found out by `bind`."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.model, nn.Module) or callable(self.model)):
+            raise ModelError(f"model must be an nn.Module or a factory of one, got {type(self.model).__name__}")
+        if not isinstance(self.likelihood, Likelihood):
+            raise SettingError(f"likelihood must be one such as be.Categorical(), got {self.likelihood!r}")
+        if not (self.prior is None or isinstance(self.prior, Prior)):
+            raise SettingError(f"prior must be one such as be.NormalPrior(), or None, got {self.prior!r}")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise SettingError(f"temperature must be a positive number, got {self.temperature}")
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The network whose code is run; the leaves of members are put into it for each call."""
+        with seeds.scoped(0):
+            check_factory(self.model)
+            module = fresh_module(self.model)
+        if any(name.startswith(_OF_LIKELIHOOD) for name, _ in module.named_parameters()):
+            raise ModelError("the network has a part called 'likelihood', a name kept for the likelihood; rename it")
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            raise ModelError(f"{type(module).__name__} has no trainable parameters")
+        return module
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The number type of the network, which inputs are converted to."""
+        return next(p.dtype for p in self.module.parameters() if p.is_floating_point())
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Shapes of the parameters that the prior speaks of."""
+        return {name: tuple(p.shape) for name, p in self.module.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def scales(self) -> dict[str, float]:
+        """The prior's scale of each parameter."""
+        return {} if self.prior is None else self.prior.scales(self.shapes)
+
+    def bind(self, num_data: int, inputs: Inputs) -> Task:
+        """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on."""
+        params, buffers = self.new_member(seed=0)
+        shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+        with torch.no_grad(), seeds.scoped(0):
+            try:
+                outputs = self.forward(params, buffers, inputs)
+                before = torch.get_rng_state()
+                self.forward(params, buffers, inputs, training=True)
+            except BayesembleError:
+                raise
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+            stochastic = not torch.equal(before, torch.get_rng_state())
+        rows = shapes[0][0]
+        if outputs.dim() == 0 or outputs.shape[0] != rows:
+            raise DataError(f"the network must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
+        bound = replace(self, num_data=num_data, output_shape=tuple(outputs.shape[1:]), stochastic=stochastic)
+        bound.__dict__["module"] = self.module
+        return bound
+
+    def new_member(self, seed: int) -> tuple[Leaves, Leaves]:
+        """Initialise one network: its parameters, and its buffers with the frozen parameters among them."""
+        with seeds.scoped(seed):
+            module = fresh_module(self.model)
+        named = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        params = {name: leaf for name, leaf in named.items() if name in trained}
+        buffers = {name: leaf for name, leaf in named.items() if name not in trained}
+        buffers |= {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        if self.output_shape is not None:
+            for name, leaf in self.likelihood.leaves(self.output_shape).items():
+                params[_OF_LIKELIHOOD + name] = leaf.to(self.dtype)
+        return params, buffers
+
+    def new_members(self, num_members: int, seed: int) -> Members:
+        """Initialise networks independently, each from its own seed; frozen parameters that are equal are shared."""
+        drawn = [self.new_member(seeds.child(seed, "member", i, "start")) for i in range(num_members)]
+        frozen = [name for name, _ in self.module.named_parameters() if name in drawn[0][1]]
+        share = {n for n in frozen if all(torch.equal(buffers[n], drawn[0][1][n]) for _, buffers in drawn)}
+        return Members.stack([params for params, _ in drawn], [buffers for _, buffers in drawn], frozenset(share))
+
+    def forward(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False) -> Tensor:
+        """Outputs of one member, `(batch, ...)`; in training, its buffers are updated in place."""
+        module = self.module
+        if module.training != training:
+            module.train(training)
+        leaves = self._network_leaves(params) | buffers
+        if isinstance(inputs, dict):
+            result = functional_call(module, leaves, (), inputs)
+        else:
+            result = functional_call(module, leaves, inputs if isinstance(inputs, tuple) else (inputs,))
+        if training:
+            for name, buffer in buffers.items():
+                if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
+                    buffer.copy_(leaves[name])
+        return self._pick_output(result)
+
+    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+        """The data term of one member in training: the mean over the batch of log p(y|f)."""
+        outputs = self.forward(params, buffers, inputs, training=True)
+        return self.likelihood.log_prob(outputs, targets, self._likelihood_leaves(params)).mean()
+
+    def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
+        """Unnormalised log posterior of each member, `(member,)`.
+
+        log_joint = ( N * mean log p(y|f) + log p(w) ) / temperature
+        """
+        log_prior = self.prior.log_prob(self._network_leaves(params), self.scales) if self.prior is not None else 0.0
+        return (self._num_data() * mean_log_likelihood + log_prior) / self.temperature
+
+    def score(self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None) -> Leaves:
+        """Gradient of `log_joint`, from the gradient of the mean log likelihood; both stacked `(member, ...)`.
+
+        With `center`, the prior is centred there instead of at 0, as anchored ensembles have it.
+        """
+        data_factor = self._num_data() / self.temperature
+        scores = {name: gradient * data_factor for name, gradient in mean_log_likelihood.items()}
+        if self.prior is not None:
+            leaves = self._network_leaves(params)
+            shifted = leaves if center is None else {n: leaf - center[n] for n, leaf in leaves.items()}
+            for name, prior_score in self.prior.score(shifted, self.scales).items():
+                scores[name].add_(prior_score, alpha=1 / self.temperature)
+        return scores
+
+    def predictive(self, outputs: Tensor, members: Members) -> Predictive:
+        """Read the outputs of all members `(member, row, ...)` as a predictive distribution."""
+        return self.likelihood.predictive(outputs, self._likelihood_leaves(members.params), members.weights)
+
+    def _num_data(self) -> int:
+        if self.num_data is None:
+            raise SettingError("the number of training rows is not known yet; fit finds it, or pass Task(num_data=...)")
+        return self.num_data
+
+    @staticmethod
+    def _network_leaves(params: Leaves) -> Leaves:
+        return {name: leaf for name, leaf in params.items() if not name.startswith(_OF_LIKELIHOOD)}
+
+    @staticmethod
+    def _likelihood_leaves(params: Leaves) -> Leaves:
+        names = [name for name in params if name.startswith(_OF_LIKELIHOOD)]
+        return {name.removeprefix(_OF_LIKELIHOOD): params[name] for name in names}
+
+    def _pick_output(self, result: Any) -> Tensor:
+        if callable(self.output):
+            result = self.output(result)
+        elif isinstance(self.output, str):
+            result = result[self.output] if isinstance(result, dict) else getattr(result, self.output)
+        if not isinstance(result, Tensor):
+            raise ModelError(
+                f"the network returned {type(result).__name__}, not a tensor; "
+                'say where the tensor is, for example Task(..., output="logits")'
+            )
+        return result
