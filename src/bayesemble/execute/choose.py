@@ -22,8 +22,12 @@ logger = logging.getLogger("bayesemble")
 
 EXECUTORS: tuple[type[Executor], ...] = (Loop, Vmap)
 
-_TIMING_SECONDS = 0.3  # how long a candidate is timed, at most, after its first step
+_ROUNDS = 20  # how often each candidate is timed, at most
+_TIMING_SECONDS = 1.0  # how long all that takes, at most, but for the first two rounds
 _SMALL_STEP = 0.02  # below so many seconds a step is small enough for one thread to be worth a try
+
+Stepper = Callable[[Executor], Callable[[], None]]
+"""`stepper(executor)` gives a function that takes one training step with that executor."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,8 @@ class Choice:
     reason: str
 
 
-def choose(
-    wish: str | Executor, task: Task, state: State, batch: Batch, stepper: Callable[[Executor], Callable[[], None]]
-) -> Choice:
-    """Settle on an executor. `stepper(executor)` gives a function that takes one training step with it."""
+def choose(wish: str | Executor, task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice:
+    """Settle on an executor: the one asked for, or under "auto" the one whose steps are quickest."""
     if wish == "auto":
         return _fastest(task, state, batch, stepper)
     executor = {"loop": Loop(), "vmap": Vmap()}.get(wish) if isinstance(wish, str) else wish
@@ -81,9 +83,7 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
     return "vmap gives other numbers than the loop for this network"
 
 
-def _fastest(
-    task: Task, state: State, batch: Batch, stepper: Callable[[Executor], Callable[[], None]]
-) -> Choice:
+def _fastest(task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice:
     obstacle = vmap_obstacle(task, state.members, batch) if state.members.num_members > 1 else "one member"
     candidates: list[Executor] = [Loop()]
     if any(isinstance(layer, nn.Conv2d) for layer in task.module.modules()):
@@ -94,11 +94,10 @@ def _fastest(
         logger.info("members are run one by one: %s", obstacle)
     if len(candidates) == 1 and torch.get_num_threads() == 1:
         return Choice(candidates[0], obstacle or "the only candidate")
-    seconds = {executor: _time(executor, stepper) for executor in candidates}
+    seconds = _time(candidates, stepper)
     best = min(seconds, key=seconds.__getitem__)
     if seconds[best] < _SMALL_STEP and torch.get_num_threads() > 1:
-        single = replace(best, threads=1)  # type: ignore[type-var]
-        seconds[single] = _time(single, stepper)
+        seconds |= _time([best, replace(best, threads=1)], stepper)  # type: ignore[type-var]
         best = min(seconds, key=seconds.__getitem__)
     timings = ", ".join(f"{describe(executor)} {1000 * took:.3g} ms" for executor, took in seconds.items())
     reason = f"{timings} a step" + (f"; {obstacle}" if obstacle and state.members.num_members > 1 else "")
@@ -118,17 +117,21 @@ def describe(executor: Executor) -> str:
     return " ".join(words)
 
 
-def _time(executor: Executor, stepper: Callable[[Executor], Callable[[], None]]) -> float:
-    """Seconds of the quickest of a few steps, after one to warm up."""
-    with thread_count(executor):
-        step = stepper(executor)
-        step()
-        best, spent = float("inf"), 0.0
-        while spent < _TIMING_SECONDS and (spent == 0 or best * 30 > spent):
-            start = time.perf_counter()
-            step()
-            took = time.perf_counter() - start
-            best, spent = min(best, took), spent + took
+def _time(executors: list[Executor], stepper: Stepper) -> dict[Executor, float]:
+    """Seconds of each one's quickest step. Rounds alternate, so that a busy moment of the machine hits all."""
+    steps = {executor: stepper(executor) for executor in executors}
+    best = dict.fromkeys(executors, float("inf"))
+    begin = time.perf_counter()
+    for round_number in range(_ROUNDS + 1):
+        for executor, step in steps.items():
+            with thread_count(executor):
+                start = time.perf_counter()
+                step()
+                took = time.perf_counter() - start
+            if round_number:  # the first one warms up
+                best[executor] = min(best[executor], took)
+        if round_number >= 2 and time.perf_counter() - begin > _TIMING_SECONDS:
+            break
     return best
 
 

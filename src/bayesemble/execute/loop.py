@@ -1,7 +1,7 @@
 """One member after the other: the reference, the most frugal in memory, and the fastest for convolutions on a CPU."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -39,12 +39,13 @@ class Loop:
     ) -> tuple[Tensor, Leaves]:
         """Values and gradients, member by member."""
         values, gradients = [], {name: torch.zeros_like(leaf) for name, leaf in members.params.items()}
+        batch = replace(batch, inputs=self._ordered(batch.inputs))
         with scoped() if seeds is not None else torch.enable_grad():
             for index, (params, buffers) in enumerate(members.split()):
                 if seeds is not None:
                     torch.manual_seed(seeds[index])
                 leaves = gradient_leaves(params)
-                value = function(leaves, buffers, self._ordered(batch.inputs_of(index)), batch.targets_of(index))
+                value = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
                 for name, slope in zip(leaves, slopes(value, leaves), strict=True):
                     own = gradients[name] if name in members.shared else gradients[name][index]
                     own.add_(slope)
@@ -54,10 +55,10 @@ class Loop:
     @torch.no_grad()
     def outputs(self, function: MemberFunction, members: Members, inputs: Inputs, per_member: bool) -> Tensor:
         """Values, member by member."""
-        batch = Batch(inputs, torch.empty(0), inputs_per_member=per_member)
+        batch = Batch(self._ordered(inputs), torch.empty(0), inputs_per_member=per_member)
         return torch.stack(
             [
-                function(params, buffers, self._ordered(batch.inputs_of(index)), None)
+                function(params, buffers, batch.inputs_of(index), None)
                 for index, (params, buffers) in enumerate(members.split())
             ]
         )

@@ -1,0 +1,120 @@
+"""How fast an ensemble trains, against a plain Python loop over torch modules with an optimiser each.
+
+    python benchmarks/speed.py            # all cases; ratios within one run, best of several rounds after a warm-up
+
+Both sides take the same steps: same networks, batch, loss and Adam. Rounds of the two alternate, so that a busy
+machine slows both.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+import bayesemble as be
+from bayesemble.models import mlp, resnet
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    make: Callable[[], nn.Module]
+    likelihood: be.Categorical | be.Gaussian
+    inputs: tuple[int, ...]
+    members: int
+    batch: int
+    steps: int
+    target: float
+
+
+CASES = (
+    Case("13-50-1", lambda: mlp(13, [50], 1), be.Gaussian(), (13,), 20, 100, 200, 6.0),
+    Case("784-100-100-100-10", lambda: mlp(784, [100] * 3, 10), be.Categorical(), (784,), 10, 128, 40, 1.4),
+    Case("ResNet-8, width 16", lambda: resnet(8, 10), be.Categorical(), (3, 32, 32), 5, 64, 4, 1.2),
+)
+
+
+def make_data(case: Case, num_rows: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(num_rows, *case.inputs, generator=generator)
+    if isinstance(case.likelihood, be.Categorical):
+        return x, torch.randint(10, (num_rows,), generator=generator)
+    return x, torch.randn(num_rows, 1, generator=generator)
+
+
+class PlainLoop:
+    """What a person would write without this library."""
+
+    def __init__(self, case: Case, x: Tensor, y: Tensor) -> None:
+        self.networks = [case.make().train() for _ in range(case.members)]
+        self.optimisers = [torch.optim.Adam(network.parameters(), lr=1e-3) for network in self.networks]
+        categorical = isinstance(case.likelihood, be.Categorical)
+        self.loss = nn.CrossEntropyLoss() if categorical else nn.MSELoss()
+        self.batches = list(zip(x.split(case.batch), y.split(case.batch), strict=True))
+
+    def run(self) -> None:
+        for x, y in self.batches:
+            for network, optimiser in zip(self.networks, self.optimisers, strict=True):
+                optimiser.zero_grad()
+                self.loss(network(x), y).backward()
+                optimiser.step()
+
+
+class Ours:
+    """`fit` with the executor that "auto" picked in a first, untimed fit."""
+
+    def __init__(self, case: Case, x: Tensor, y: Tensor) -> None:
+        self.case, self.data = case, (x, y)
+        self.task = be.Task(case.make, case.likelihood)
+        self.method = be.DeepEnsemble(num_members=case.members)
+        first = be.fit(self.task, self.method, self.data, epochs=1, batch_size=case.batch, progress=False)
+        self.executor, self.words = first.executor, first.execution
+        self.seconds = 0.0
+
+    def run(self) -> None:
+        fitted = be.fit(
+            self.task,
+            self.method,
+            self.data,
+            epochs=1,
+            batch_size=self.case.batch,
+            executor=self.executor,
+            progress=False,
+        )
+        self.seconds = fitted.history[0]["seconds"]
+
+
+def measure(case: Case, rounds: int) -> tuple[float, float, str]:
+    """Milliseconds a step of the plain loop and of ours, each the best round."""
+    x, y = make_data(case, case.batch * case.steps)
+    plain, ours = PlainLoop(case, x, y), Ours(case, x, y)
+    plain.run()
+    best_plain = best_ours = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        plain.run()
+        best_plain = min(best_plain, time.perf_counter() - start)
+        ours.run()
+        best_ours = min(best_ours, ours.seconds)
+    return 1000 * best_plain / case.steps, 1000 * best_ours / case.steps, ours.words
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    table = Table("network", "members", "batch", "plain loop, ms", "bayesemble, ms", "ratio", "target", "timed by auto")
+    for case in CASES:
+        plain, ours, words = measure(case, rounds)
+        row = (f"{plain:.2f}", f"{ours:.2f}", f"{plain / ours:.2f}x", f"{case.target}x", words)
+        table.add_row(case.name, str(case.members), str(case.batch), *row)
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

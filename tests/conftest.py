@@ -1,0 +1,35 @@
+"""Set before torch is imported: one thread per process, and threads that wait without spinning."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _environment() -> None:
+    """Torchvision has no build for this torch and breaks other packages by its mere presence."""
+    assert importlib.util.find_spec("torchvision") is None
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _global_random_state_is_left_alone() -> Iterator[None]:
+    """The library must not seed or advance torch's global generator; tests use generators of their own."""
+    before = torch.get_rng_state()
+    yield
+    assert torch.equal(before, torch.get_rng_state()), "a test or the library moved torch's global random state"
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
