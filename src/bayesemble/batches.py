@@ -65,10 +65,14 @@ class ArraySource:
     def to(self, device: torch.device) -> ArraySource:
         """Move all rows to a device."""
         return replace(
-            self, inputs=map_tensors(lambda leaf: leaf.to(device), self.inputs), targets=self.targets.to(device)
+            self,
+            inputs=map_tensors(lambda leaf: leaf.to(device), self.inputs),
+            targets=self.targets.to(device),
         )
 
-    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
+    def epoch(
+        self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None
+    ) -> Iterator[Batch]:
         """All rows in a random order that depends only on seed and epoch.
 
         With `rows` `(member, row)`, member i sees the rows that `rows[i]` names, as a bootstrap wants it.
@@ -87,7 +91,9 @@ class ArraySource:
     def _take(self, rows: Tensor) -> Batch:
         if self.per_member:
             if rows.dim() == 2:
-                raise SettingError("data per member cannot be resampled per member as well; turn bootstrap off")
+                raise SettingError(
+                    "data per member cannot be resampled per member as well; turn bootstrap off"
+                )
             return Batch(
                 map_tensors(lambda leaf: leaf[:, rows], self.inputs), self.targets[:, rows], rows, True, True
             )
@@ -111,7 +117,9 @@ class LoaderSource:
             count = len(self.loader.sampler)  # type: ignore[arg-type]
             return len(self.loader) * (self.loader.batch_size or 1) if self.loader.drop_last else count
         except TypeError as error:
-            raise DataError("a stream without a length cannot be trained on; give its dataset a __len__") from error
+            raise DataError(
+                "a stream without a length cannot be trained on; give its dataset a __len__"
+            ) from error
 
     def example(self, num: int = 4) -> Inputs:
         """The first few inputs."""
@@ -136,10 +144,14 @@ class LoaderSource:
         """Move batches to a device as they come."""
         return replace(self, device=device)
 
-    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
+    def epoch(
+        self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None
+    ) -> Iterator[Batch]:
         """The loader's batches; its shuffling and augmentation are seeded by seed and epoch."""
         if rows is not None:
-            raise SettingError("bootstrap needs rows that can be taken by index: pass arrays, tensors or a TensorDataset")
+            raise SettingError(
+                "bootstrap needs rows that can be taken by index: pass arrays, tensors or a TensorDataset"
+            )
         with seeds.scoped(seeds.child(seed, "shuffle", epoch)):
             for item in self.loader:
                 yield self._batch(item)
@@ -161,7 +173,9 @@ class LoaderSource:
 
     def _batch(self, item: Any) -> Batch:
         if not (isinstance(item, list | tuple) and len(item) == 2):
-            raise DataError(f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}")
+            raise DataError(
+                f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}"
+            )
         inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", None)
         _check_finite(inputs, targets)
         if self.task is not None:
@@ -220,7 +234,9 @@ def check_rows(inputs: Inputs, targets: Tensor | None, axis: int = 0) -> None:
         raise DataError("there are no inputs; a tensor, or a tuple or dict of tensors, was needed")
     for name, leaf in named.items():
         if leaf.dim() <= axis:
-            raise DataError(f"{name} of data per member must be (member, row, ...), got shape {tuple(leaf.shape)}")
+            raise DataError(
+                f"{name} of data per member must be (member, row, ...), got shape {tuple(leaf.shape)}"
+            )
     sizes = {name: leaf.shape[axis] for name, leaf in named.items()}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -239,7 +255,9 @@ def _array_source(inputs: Any, targets: Any, dtype: torch.dtype, per_member: boo
 
 
 def _check_finite(inputs: Inputs, targets: Tensor | None) -> None:
-    named = [("inputs", leaf) for leaf in tensors_of(inputs)] + ([("targets", targets)] if targets is not None else [])
+    named = [("inputs", leaf) for leaf in tensors_of(inputs)] + (
+        [("targets", targets)] if targets is not None else []
+    )
     for name, leaf in named:
         if leaf.is_floating_point() and not leaf.isfinite().all():
             place = (~leaf.isfinite()).nonzero()[0].tolist()
@@ -257,7 +275,11 @@ def _numbers(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
             try:
                 float(cell)
             except (ValueError, TypeError):
-                where = f"row {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "") if place else "the value"
+                where = (
+                    f"row {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "")
+                    if place
+                    else "the value"
+                )
                 raise DataError(f"{name} must be numbers; {where} holds {cell!r}") from None
         raise DataError(f"{name} must be numbers in an array, got rows of unequal length") from None
 

@@ -81,7 +81,9 @@ class Ensemble:
 
         def parts() -> Iterator[Inputs]:
             for start in range(0, count, batch_size):
-                yield map_tensors(lambda leaf: leaf.narrow(axis, start, min(batch_size, count - start)), tensors)
+                yield map_tensors(
+                    lambda leaf: leaf.narrow(axis, start, min(batch_size, count - start)), tensors
+                )
 
         return self._predict_all(parts(), per_member, self.draw(num_draws, seed), keep_members)
 
@@ -91,7 +93,9 @@ class Ensemble:
         members, predictions, targets = self.draw(), [], []
         for batch in source.in_order(batch_size):
             if batch.inputs_per_member:
-                raise DataError("evaluate averages the members, so they must share the data; predict PerMember data")
+                raise DataError(
+                    "evaluate averages the members, so they must share the data; predict PerMember data"
+                )
             predictions.append(self._predict_batch(batch.inputs, False, members))
             targets.append(batch.targets)
         predictive = type(predictions[0]).concat(predictions)
@@ -126,7 +130,9 @@ class Ensemble:
 
     def __repr__(self) -> str:
         name = type(self.task.module).__name__
-        return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
+        return (
+            f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
+        )
 
     def _predict_all(
         self, parts: Iterator[Inputs], per_member: bool, members: Members, keep_members: bool
@@ -166,9 +172,7 @@ def load(
         model: The network or factory that was trained; only its code is used.
         output: As for `Task`, needed again if it was a function.
     """
-    found = checkpoints.read(folder)
-    ensemble = restore(found, model, output, str(folder))
-    return ensemble
+    return restore(checkpoints.read(folder), model, output, str(folder))
 
 
 def restore(
@@ -181,19 +185,20 @@ def restore(
         task = Task(
             model,
             settings.parse(saved["likelihood"], LIKELIHOODS),
-            settings.parse(saved["prior"], PRIORS),
+            None if saved["prior"] is None else settings.parse(saved["prior"], PRIORS),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
             num_data=saved["num_data"],
             output_shape=tuple(saved["output_shape"]),
             stochastic=saved["stochastic"],
         )
-        classes = [*{method_class(name) for name in METHODS}, *SCHEDULES.values()]
-        method = settings.parse(run["method"], classes)
+        method = settings.parse(run["method"], {method_class(name) for name in METHODS}, SCHEDULES.values())
         executor = settings.parse(run["executor"], EXECUTORS)
         seed, execution = int(run["seed"]), str(run["execution"])
     except (KeyError, TypeError, ValueError, AttributeError, SettingError) as error:
-        raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {error!r}") from error
+        raise CheckpointError(
+            f"run.json in {folder} does not describe a run of this library: {error!r}"
+        ) from error
     _check_leaves(task, found.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
 
@@ -207,7 +212,9 @@ def _check_leaves(task: Task, members: Members, folder: str) -> None:
             here, there = found[kind].get(name), leaves.get(name)
             if here is None or there is None:
                 lacking = "the saved run" if here is None else "the network"
-                raise CheckpointError(f"{kind} {name!r} is not in {lacking}; is {folder} a run of this network?")
+                raise CheckpointError(
+                    f"{kind} {name!r} is not in {lacking}; is {folder} a run of this network?"
+                )
             shape = here.shape if name in members.shared else here.shape[1:]
             if shape != there.shape or here.dtype != there.dtype:
                 raise CheckpointError(

@@ -81,7 +81,11 @@ def fit(
 
     plan = _Plan(epochs, batch_size, source.steps(batch_size), seed)
     found = _find_checkpoint(checkpoint, resume)
-    run = _start(task, method, source, executor, plan) if found is None else _resume(found, task, method, source, plan)
+    run = (
+        _start(task, method, source, executor, plan)
+        if found is None
+        else _resume(found, task, method, source, plan)
+    )
     run = replace(run, ensemble=replace(run.ensemble, state=run.ensemble.state.to(place)))
     with (
         thread_count(run.ensemble.executor),
@@ -170,6 +174,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
         raise CheckpointError(
             f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
         )
+    checkpoints.tidy(folder)
     return checkpoints.read(folder)
 
 
@@ -195,16 +200,22 @@ def _resume(found: Checkpoint, task: Task, method: Method, source: Source, plan:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
     progress = found.run.get("progress")
     if not isinstance(progress, dict):
-        raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
+        raise CheckpointError(
+            "the folder holds a saved ensemble, not a run that can be resumed; choose another folder"
+        )
     if isinstance(source, LoaderSource):
         source.check_resumable()
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
-    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": progress["batch_size"]}
+    held = {key: found.run[key] for key in ("task", "method", "seed")} | {
+        "batch_size": progress["batch_size"]
+    }
     for key, value in asked.items():
         if value != held[key]:
-            raise CheckpointError(f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings")
+            raise CheckpointError(
+                f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings"
+            )
     best = None if found.best is None else saved.executor.arrange(found.best)
     loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
     ensemble = replace(saved, task=task, method=method)
@@ -259,4 +270,3 @@ def _validation_loss(ensemble: Ensemble, held_out: Source) -> float:
         log_prob = predictive.member_log_prob(targets).mean(0) if per_member else predictive.log_prob(targets)
         total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
     return total / count
-

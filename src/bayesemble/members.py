@@ -28,7 +28,9 @@ class Members:
     """Names of the leaves that have no member axis."""
 
     @staticmethod
-    def stack(params: Sequence[Leaves], buffers: Sequence[Leaves], share: frozenset[str] = frozenset()) -> Members:
+    def stack(
+        params: Sequence[Leaves], buffers: Sequence[Leaves], share: frozenset[str] = frozenset()
+    ) -> Members:
         """Put single networks side by side, with equal weights; leaves named in `share` are taken from the first."""
 
         def join(leaves: Sequence[Leaves]) -> Leaves:
@@ -69,7 +71,9 @@ class Members:
         def over(leaves: Leaves) -> Leaves:
             return {name: leaf if name in self.shared else function(leaf) for name, leaf in leaves.items()}
 
-        return replace(self, params=over(self.params), buffers=over(self.buffers), weights=function(self.weights))
+        return replace(
+            self, params=over(self.params), buffers=over(self.buffers), weights=function(self.weights)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +87,13 @@ class State:
     slots: dict[str, Leaves] = field(default_factory=dict)
 
     def map(self, function: Callable[[str, Tensor], Tensor]) -> State:
-        """Apply a function of name and leaf to everything but the weights."""
+        """Apply a function of name and leaf to everything."""
 
         def over(leaves: Leaves) -> Leaves:
             return {name: function(name, leaf) for name, leaf in leaves.items()}
 
-        members = replace(self.members, params=over(self.members.params), buffers=over(self.members.buffers))
+        old = self.members
+        members = Members(over(old.params), over(old.buffers), function("weights", old.weights), old.shared)
         return State(members, {slot: over(leaves) for slot, leaves in self.slots.items()})
 
     def clone(self) -> State:
@@ -97,5 +102,4 @@ class State:
 
     def to(self, device: torch.device) -> State:
         """Move to a device."""
-        moved = self.map(lambda _, leaf: leaf.to(device))
-        return replace(moved, members=replace(moved.members, weights=moved.members.weights.to(device)))
+        return self.map(lambda _, leaf: leaf.to(device))

@@ -43,7 +43,9 @@ class Optimizer:
         steps = {"step": torch.zeros((), dtype=torch.float32)}
         return {"first_moment": _zeros(params), "second_moment": _zeros(params), "steps": steps}
 
-    def update(self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float) -> None:
+    def update(
+        self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float
+    ) -> None:
         """Take one step downhill, in place."""
         leaves = list(params.values())
         slopes = [_like(gradients[name], leaf) for name, leaf in params.items()]
@@ -54,7 +56,12 @@ class Optimizer:
             self._adam(leaves, slopes, moments, slots["steps"]["step"], learning_rate)
 
     def _adam(
-        self, leaves: list[Tensor], slopes: list[Tensor], moments: dict[str, list[Tensor]], step: Tensor, rate: float
+        self,
+        leaves: list[Tensor],
+        slopes: list[Tensor],
+        moments: dict[str, list[Tensor]],
+        step: Tensor,
+        rate: float,
     ) -> None:
         adam(
             leaves,

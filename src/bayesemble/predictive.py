@@ -38,7 +38,9 @@ class Predictive(ABC):
         values = _as_floats(probs, "probs", dims=(2, 3))
         values = values[None] if values.dim() == 2 else values
         if (values < 0).any() or not torch.allclose(values.sum(-1), values.new_ones(()), atol=1e-4):
-            raise DataError("probabilities must be non-negative and sum to one over the last axis, the classes")
+            raise DataError(
+                "probabilities must be non-negative and sum to one over the last axis, the classes"
+            )
         return ClassPredictive(_as_weights(weights, values), values.log())
 
     @staticmethod
@@ -127,7 +129,9 @@ class Predictive(ABC):
 
     def _need_members(self, what: str) -> None:
         if self.kept:
-            raise SettingError(f"{what} needs the members, which this prediction dropped; use keep_members=True")
+            raise SettingError(
+                f"{what} needs the members, which this prediction dropped; use keep_members=True"
+            )
 
     def _average(self, values: Tensor) -> Tensor:
         return torch.tensordot(self.weights.to(values.dtype), values, dims=1)
@@ -187,7 +191,11 @@ class ClassPredictive(Predictive):
         shares = self._average(votes.to(self.log_probs.dtype))
         pairs = 1 - self.weights.square().sum().to(shares.dtype)
         # With all weight on one member there is no second member to disagree.
-        return (1 - shares.square().sum(-1)).clamp_min(0) / pairs if pairs > 1e-12 else torch.zeros_like(shares[..., 0])
+        return (
+            (1 - shares.square().sum(-1)).clamp_min(0) / pairs
+            if pairs > 1e-12
+            else torch.zeros_like(shares[..., 0])
+        )
 
     @property
     def aleatoric(self) -> Tensor:
@@ -273,7 +281,9 @@ class RealPredictive(Predictive):
 
     def cdf(self, values: Any) -> Tensor:
         """P(y <= value) under the mixture."""
-        return self._average(self.member_cdf(match_targets(values, self.member_mean.shape).to(self.mean.dtype)))
+        return self._average(
+            self.member_cdf(match_targets(values, self.member_mean.shape).to(self.mean.dtype))
+        )
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds the target with probability `level`: its lower and upper end."""
@@ -311,7 +321,9 @@ class NormalPredictive(RealPredictive):
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log density of the targets under each member, `(member, row)`."""
         values = match_targets(targets, self.means.shape).to(self.means.dtype)
-        return _sum_outputs(torch.distributions.Normal(self.means, self.stds, validate_args=False).log_prob(values))
+        return _sum_outputs(
+            torch.distributions.Normal(self.means, self.stds, validate_args=False).log_prob(values)
+        )
 
     def quantile(self, level: float) -> Tensor:
         """Quantile of the mixture, by bisection between the members' own quantiles, which enclose it."""
@@ -387,7 +399,9 @@ def _as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:
     tensor = torch.as_tensor(np.asarray(values) if not isinstance(values, Tensor) else values)
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
     if tensor.dim() not in dims:
-        raise DataError(f"{name} must have {' or '.join(map(str, dims))} axes, got shape {tuple(tensor.shape)}")
+        raise DataError(
+            f"{name} must have {' or '.join(map(str, dims))} axes, got shape {tuple(tensor.shape)}"
+        )
     if not tensor.isfinite().all():
         raise DataError(f"{name} contains NaN or infinity")
     return tensor
@@ -411,7 +425,9 @@ def match_targets(targets: Any, shape: torch.Size) -> Tensor:
         return tensor
     if tensor.shape == (*rows, 1) or (*tensor.shape, 1) == tuple(rows):
         return tensor.reshape(rows)
-    raise DataError(f"targets must have shape {tuple(rows)} to fit the predictions, got {tuple(tensor.shape)}")
+    raise DataError(
+        f"targets must have shape {tuple(rows)} to fit the predictions, got {tuple(tensor.shape)}"
+    )
 
 
 def _sum_outputs(values: Tensor) -> Tensor:

@@ -18,7 +18,9 @@ def setting(default: Any, help: str) -> Any:
 def dump(value: Any) -> Any:
     """Turn settings into plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        fields = {
+            field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init
+        }
         return {"name": type(value).__name__, **fields}
     if isinstance(value, dict):
         return {key: dump(item) for key, item in value.items()}
@@ -26,25 +28,29 @@ def dump(value: Any) -> Any:
         return [dump(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise SettingError(f"settings are saved as JSON, which cannot hold {value!r}; use numbers, texts or names")
+    raise SettingError(
+        f"settings are saved as JSON, which cannot hold {value!r}; use numbers, texts or names"
+    )
 
 
-def parse(value: Any, classes: Iterable[type]) -> Any:
-    """Turn the JSON of `dump` back into settings made of the given classes."""
+def parse(value: Any, classes: Iterable[type], nested: Iterable[type] = ()) -> Any:
+    """Turn the JSON of `dump` back into settings of one of the classes, whose fields may hold the nested ones."""
     known = {cls.__name__: cls for cls in classes}
-    if isinstance(value, dict) and "name" in value:
-        if value["name"] not in known:
-            raise SettingError(f"unknown settings {value['name']!r}; known are {', '.join(sorted(known))}")
-        fields = {key: parse(item, known.values()) for key, item in value.items() if key != "name"}
-        try:
-            return known[value["name"]](**fields)
-        except TypeError as error:
-            raise SettingError(f"settings of {value['name']} do not fit this version: {error}") from error
+    name = value.get("name") if isinstance(value, dict) else None
+    if name not in known:
+        raise SettingError(f"settings of {', '.join(sorted(known))} were needed, got {value!r}")
+    fields = {key: _revived(item, nested) for key, item in value.items() if key != "name"}
+    try:
+        return known[name](**fields)
+    except TypeError as error:
+        raise SettingError(f"settings of {name} do not fit this version: {error}") from error
+
+
+def _revived(value: Any, nested: Iterable[type]) -> Any:
     if isinstance(value, dict):
-        return {key: parse(item, known.values()) for key, item in value.items()}
-    if isinstance(value, list):
-        return tuple(parse(item, known.values()) for item in value)
-    return value
+        plain = "name" not in value
+        return {key: _revived(item, nested) for key, item in value.items()} if plain else parse(value, nested)
+    return tuple(_revived(item, nested) for item in value) if isinstance(value, list) else value
 
 
 def require(holds: bool, message: str) -> None:

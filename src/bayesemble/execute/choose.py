@@ -44,7 +44,9 @@ def choose(wish: str | Executor, task: Task, state: State, batch: Batch, stepper
         return _fastest(task, state, batch, stepper)
     executor = {"loop": Loop(), "vmap": Vmap()}.get(wish) if isinstance(wish, str) else wish
     if executor is None or isinstance(executor, type):
-        raise SettingError(f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}')
+        raise SettingError(
+            f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}'
+        )
     if isinstance(executor, Vmap):
         obstacle = vmap_obstacle(task, state.members, batch)
         if obstacle:
@@ -75,12 +77,15 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
         with warnings.catch_warnings(), _traced(task.module, layers):
             warnings.simplefilter("ignore")
             found = run(Vmap())
-    except Exception as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
+    except (
+        Exception
+    ) as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
         where = f"layer {layers[-1]}" if layers else "the backward pass"
         return f"vmap cannot run {where}: {str(error).strip().splitlines()[0]}"
     if all(_close(one, other) for one, other in zip(expected, found, strict=True)):
         return None
-    return "vmap gives other numbers than the loop for this network"
+    cause = ", most likely from random numbers drawn inside a fused operation, as attention with dropout does"
+    return "vmap gives other numbers than the loop for this network" + (cause if task.stochastic else "")
 
 
 def _fastest(task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice:

@@ -1,9 +1,8 @@
 """The registry of methods: one line each. The command line, `compare` and the contract tests read it."""
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from bayesemble.errors import SettingError
 from bayesemble.methods.deep_ensemble import DeepEnsemble
@@ -25,12 +24,24 @@ def method_class(name: str) -> type[Any]:
 
 def make_method(name: str, **settings: Any) -> Method:
     """Make a method by name; settings that the name fixes or does not have are refused."""
-    fields = [field.name for field in dataclasses.fields(method_class(name))]
+    fields = get_type_hints(method_class(name))
     maker = METHODS[name]
     fixed = maker.keywords if isinstance(maker, partial) else {}
     for key, value in settings.items():
         if key not in fields:
             raise SettingError(f"method {name!r} has no setting {key!r}; it has {', '.join(fields)}")
+        if not _fits(value, fields[key]):
+            raise SettingError(f"setting {key!r} of {name!r} must be {fields[key]}, got {value!r}")
         if key in fixed and value != fixed[key]:
-            raise SettingError(f"method {name!r} always has {key}={fixed[key]!r}, {key}={value!r} cannot be honoured")
+            raise SettingError(
+                f"method {name!r} always has {key}={fixed[key]!r}, {key}={value!r} cannot be honoured"
+            )
     return maker(**settings)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that a field declares; whole numbers serve as real ones, truths do not."""
+    kinds = get_args(hint) or (hint,)
+    if isinstance(value, bool):
+        return bool in kinds
+    return isinstance(value, tuple(kinds)) or (isinstance(value, int) and float in kinds)

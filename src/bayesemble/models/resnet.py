@@ -39,7 +39,11 @@ def resnet(depth: int, num_classes: int, width: int = 16, channels: int = 3) -> 
     Shape: in `(batch, channels, height, width)`, out `(batch, num_classes)`.
     """
     require(depth >= 8 and depth % 6 == 2, f"depth is 8, 14, 20, 26, 32, ..., got {depth}")
-    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    layers: list[nn.Module] = [
+        nn.Conv2d(channels, width, 3, padding=1, bias=False),
+        nn.BatchNorm2d(width),
+        nn.ReLU(),
+    ]
     before = width
     for stage in range(3):
         after = width * 2**stage

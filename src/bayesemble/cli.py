@@ -1,0 +1,197 @@
+"""The command line. Torch is imported inside the commands, so that help comes at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from bayesemble import __version__
+from bayesemble.errors import BayesembleError
+
+if TYPE_CHECKING:
+    from bayesemble.compare import Comparison
+
+app = typer.Typer(
+    help="Turn any PyTorch network into a Bayesian ensemble.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+err = Console(stderr=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+
+# Scores that the comparison shows, where they apply: heading, which direction is better, and digits.
+COLUMNS = {
+    "accuracy": ("accuracy ↑", 3),
+    "rmse": ("RMSE ↓", 3),
+    "nll": ("NLL ↓", 3),
+    "ece": ("ECE ↓", 3),
+    "coverage_90": ("in 90 %\ninterval", 3),
+    "ood_auroc": ("foreign\nAUROC ↑", 3),
+    "seconds": ("sec", 1),
+}
+
+
+def main() -> None:
+    """Run the command line; our own errors become one line, a traceback only comes with --debug."""
+    # Threads that spin while they wait make a step a hundred times slower beside another busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        app()
+    except BayesembleError as error:
+        if "--debug" in sys.argv:
+            raise
+        err.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        err.print("stopped; the same command goes on where this one was interrupted")
+        raise SystemExit(130) from None
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Turn any PyTorch network into a Bayesian ensemble."""
+    if version:
+        out.print(f"bayesemble {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.command()
+def compare(
+    data: Annotated[str, typer.Option(help="An embedded data set, see `bayesemble datasets`.")] = "digits",
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Names separated by commas, settings after a colon; see `bayesemble methods`."),
+    ] = None,
+    members: Annotated[int, typer.Option(help="Members of each ensemble.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data; as many as suit it by default.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Repetitions, each with its own split and start.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 64,
+    folder: Annotated[Path, typer.Option("--out", help="Where results and runs go.")] = Path("comparison"),
+    as_json: AsJson = False,
+) -> None:
+    """Train several methods on one data set and show them side by side.
+
+    Example: bayesemble compare --data wine --methods map,deep_ensemble:bootstrap=true --members 10 --out wine
+    """
+    from bayesemble.compare import DEFAULT_METHODS
+    from bayesemble.compare import compare as run
+
+    comparison = run(
+        data,
+        methods or DEFAULT_METHODS,
+        members=members,
+        epochs=epochs,
+        seeds=seeds,
+        batch_size=batch_size,
+        out=folder,
+        say=lambda words: err.print(words, style="dim", highlight=False),
+    )
+    if as_json:
+        print(json.dumps(comparison.summary(), indent=2))
+    else:
+        out.print(comparison_table(comparison))
+        out.print(
+            f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}", highlight=False, soft_wrap=True
+        )
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show the settings of this method.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods, or the settings of one.
+
+    Example: bayesemble methods deep_ensemble
+    """
+    from bayesemble.methods import METHODS, method_class
+
+    if name is None:
+        rows = [
+            {"method": key, "class": method_class(key).__name__, "idea": _idea(METHODS[key])}
+            for key in METHODS
+        ]
+    else:
+        fields = dataclasses.fields(method_class(name))
+        rows = [{"setting": f.name, "default": str(f.default), "meaning": f.metadata["help"]} for f in fields]
+    _show(rows, as_json)
+
+
+@app.command()
+def datasets(as_json: AsJson = False) -> None:
+    """List the embedded data sets.
+
+    Example: bayesemble datasets --json
+    """
+    from bayesemble.data import DATASETS
+
+    _show(
+        [{"data set": d.name, "kind": d.kind, "description": d.description} for d in DATASETS.values()],
+        as_json,
+    )
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """The comparison as a table: mean and, over several seeds, the standard error."""
+    rows = comparison.summary()
+    columns = [score for score in COLUMNS if score in rows[0]]
+    seeds = len(comparison.values(comparison.labels[0], "seconds"))
+    title = f"{comparison.data}, {comparison.epochs} epochs, {seeds} seed{'s' if seeds > 1 else ''}"
+    table = Table(
+        title=title,
+        caption="mean ± standard error over seeds" if seeds > 1 else None,
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1),
+    )
+    table.add_column("method", overflow="fold", min_width=18)
+    for score in columns:
+        table.add_column(COLUMNS[score][0], justify="right", no_wrap=True)
+    for row in rows:
+        name = row["method"].replace(":", "\n  ", 1).replace(",", "\n  ")
+        table.add_row(name, *(_cell(row[score], score) for score in columns))
+    return table
+
+
+def _cell(value: dict[str, float | None], score: str) -> str:
+    mean, error, digits = value["mean"], value["error"], COLUMNS[score][1]
+    return f"{mean:.{digits}f}" + ("" if error is None or score == "seconds" else f"±{error:.{digits}f}")
+
+
+def _idea(maker: Any) -> str:
+    """The first line of a method's documentation, and what its name fixes."""
+    fixed = getattr(maker, "keywords", {})
+    words = (getattr(maker, "func", maker).__doc__ or "").strip().splitlines()[0]
+    return words + "".join(f" {key}={value}." for key, value in fixed.items())
+
+
+def _show(rows: list[dict[str, str]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
+    out.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""The data sets that come with the library: a table of names, and the one function that makes a split of one.
+
+scikit-learn and torch are imported where they are used, so that the table can be listed at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from bayesemble.data import toy
+from bayesemble.errors import DataError
+
+Kind = Literal["classification", "regression"]
+Array = npt.NDArray[Any]
+
+DIGIT_PIXEL_RANGE = (0.0, 16.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Training, test and foreign rows as a data set has them, before any scaling."""
+
+    x_train: Array
+    y_train: Array
+    x_test: Array
+    y_test: Array
+    x_foreign: Array | None = None
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """What a name stands for: one row of the table of data sets."""
+
+    name: str
+    kind: Kind
+    description: str
+    load: Callable[[np.random.Generator], Parts]
+    epochs: int
+    """Passes over the rows that bring a small network close to its best."""
+    one_scale: bool = False
+    """Scale all columns alike, as pixels of an image want it, instead of each by its own mean and spread."""
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Data ready to train on: inputs `(row, column)` standardised by the training part.
+
+    Labels are 0, ..., num_classes - 1. Regression targets are standardised by the training part as well; on
+    their original scale they are `target_shift + target_scale * y`.
+    """
+
+    x_train: npt.NDArray[np.float32]
+    y_train: Array
+    x_test: npt.NDArray[np.float32]
+    y_test: Array
+    x_foreign: npt.NDArray[np.float32] | None
+    """Inputs unlike those of training, or None where the data set has none."""
+    num_classes: int | None
+    target_shift: float
+    target_scale: float
+    kind: Kind
+
+
+def find_dataset(name: str) -> DataSet:
+    """Look a data set up in the table."""
+    if name not in DATASETS:
+        raise DataError(f"unknown data set {name!r}; choose one of {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def load_split(name: str, seed: int = 0) -> Split:
+    """Load a data set of the table, split and scaled; the same name and seed always give the same rows."""
+    dataset = find_dataset(name)
+    # The module of seeds imports torch, which listing the table does not need.
+    from bayesemble.seeds import child
+
+    parts = dataset.load(np.random.default_rng(child(seed, "data", name)))
+    shift, scale = location_and_scale(parts.x_train, axis=None if dataset.one_scale else 0)
+    y_train, y_test, target_shift, target_scale = _scaled_targets(parts, dataset.kind)
+    return Split(
+        x_train=_standardised(parts.x_train, shift, scale),
+        y_train=y_train,
+        x_test=_standardised(parts.x_test, shift, scale),
+        y_test=y_test,
+        x_foreign=None if parts.x_foreign is None else _standardised(parts.x_foreign, shift, scale),
+        num_classes=int(y_train.max()) + 1 if dataset.kind == "classification" else None,
+        target_shift=target_shift,
+        target_scale=target_scale,
+        kind=dataset.kind,
+    )
+
+
+def location_and_scale(values: Array, axis: int | None) -> tuple[Array, Array]:
+    """Mean and standard deviation over an axis, or over everything; the scale of constant values is 1."""
+    # The deviation of equal values need not be exactly 0 after rounding, their range is.
+    varies = np.ptp(values, axis=axis) > 0
+    return np.asarray(values.mean(axis=axis)), np.where(varies, values.std(axis=axis), 1.0)
+
+
+def _standardised(values: Array, shift: Array | float, scale: Array | float) -> npt.NDArray[np.float32]:
+    return ((values - shift) / scale).astype(np.float32)
+
+
+def _scaled_targets(parts: Parts, kind: Kind) -> tuple[Array, Array, float, float]:
+    if kind == "classification":
+        return parts.y_train.astype(np.int64), parts.y_test.astype(np.int64), 0.0, 1.0
+    location, spread = location_and_scale(parts.y_train, axis=0)
+    shift, scale = float(location), float(spread)
+    return _standardised(parts.y_train, shift, scale), _standardised(parts.y_test, shift, scale), shift, scale
+
+
+def _load_table(function: str, generator: np.random.Generator, *, stratify: bool) -> Parts:
+    """Rows of a table that scikit-learn carries, one fifth of them for testing."""
+    from sklearn import datasets
+    from sklearn.model_selection import train_test_split
+
+    inputs, targets = getattr(datasets, function)(return_X_y=True)
+    x_train, x_test, y_train, y_test = train_test_split(
+        inputs,
+        targets,
+        test_size=0.2,
+        stratify=targets if stratify else None,
+        random_state=int(generator.integers(2**32)),
+    )
+    return Parts(x_train, y_train, x_test, y_test)
+
+
+def _load_digits(generator: np.random.Generator) -> Parts:
+    parts = _load_table("load_digits", generator, stratify=True)
+    return replace(parts, x_foreign=_foreign_digits(parts.x_test, generator))
+
+
+def _foreign_digits(images: Array, generator: np.random.Generator) -> Array:
+    """The first half of the images turned by 90 degrees, then as many images of uniform noise as are left."""
+    half = len(images) // 2
+    turned = np.rot90(images[:half].reshape(half, 8, 8), axes=(1, 2)).reshape(half, 64)
+    noise = generator.uniform(*DIGIT_PIXEL_RANGE, (len(images) - half, 64))
+    return np.concatenate([turned, noise])
+
+
+def _load_sine_gap(generator: np.random.Generator) -> Parts:
+    train = toy.sine_gap(generator, num_per_side=45)
+    test = toy.sine_gap(generator, num_per_side=50)
+    return _toy_parts(train, test, toy.sine_gap_foreign(generator), generator)
+
+
+def _load_five_gaussians(generator: np.random.Generator) -> Parts:
+    train = toy.five_gaussians(generator, num_per_class=40)
+    test = toy.five_gaussians(generator, num_per_class=20)
+    return _toy_parts(train, test, toy.five_gaussians_foreign(generator), generator)
+
+
+def _load_two_moons(generator: np.random.Generator) -> Parts:
+    train = toy.two_moons(generator, num=200, noise=0.2)
+    test = toy.two_moons(generator, num=100, noise=0.2)
+    return _toy_parts(train, test, toy.two_moons_foreign(generator), generator)
+
+
+def _toy_parts(
+    train: tuple[Array, Array], test: tuple[Array, Array], foreign: Array, generator: np.random.Generator
+) -> Parts:
+    # Toy rows come class after class; shuffled, any first rows are a fair sample, as in the other data sets.
+    return Parts(*_shuffled(*train, generator), *_shuffled(*test, generator), foreign)
+
+
+def _shuffled(inputs: Array, targets: Array, generator: np.random.Generator) -> tuple[Array, Array]:
+    order = generator.permutation(len(inputs))
+    return inputs[order], targets[order]
+
+
+DATASETS: dict[str, DataSet] = {
+    "digits": DataSet(
+        "digits",
+        "classification",
+        "1797 handwritten digits of 8 x 8 pixels in 10 classes; foreign: turned digits and noise.",
+        _load_digits,
+        epochs=20,
+        one_scale=True,
+    ),
+    "breast_cancer": DataSet(
+        "breast_cancer",
+        "classification",
+        "569 tumours described by 30 measurements of their cells, malignant (0) or benign (1).",
+        partial(_load_table, "load_breast_cancer", stratify=True),
+        epochs=20,
+    ),
+    "wine": DataSet(
+        "wine",
+        "classification",
+        "178 wines described by 13 chemical measurements, from 3 growers.",
+        partial(_load_table, "load_wine", stratify=True),
+        epochs=40,
+    ),
+    "diabetes": DataSet(
+        "diabetes",
+        "regression",
+        "442 patients described by 10 measurements; the target is the progress of the disease in a year.",
+        partial(_load_table, "load_diabetes", stratify=False),
+        epochs=20,
+    ),
+    "sine_gap": DataSet(
+        "sine_gap",
+        "regression",
+        "190 noisy points of x sin x in two intervals; foreign: the gap between them and both sides.",
+        _load_sine_gap,
+        epochs=500,
+    ),
+    "five_gaussians": DataSet(
+        "five_gaussians",
+        "classification",
+        "300 points in the plane from 5 Gaussians around a circle; foreign: its middle and a ring around it.",
+        _load_five_gaussians,
+        epochs=50,
+    ),
+    "two_moons": DataSet(
+        "two_moons",
+        "classification",
+        "300 points in the plane from two interlocking half circles; foreign: a ring around both.",
+        _load_two_moons,
+        epochs=100,
+    ),
+}
+"""Every data set by name, the default of the command line first."""

@@ -1,0 +1,79 @@
+"""Every method of the registry keeps the same promises."""
+
+import json
+
+import pytest
+import torch
+from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
+
+import bayesemble as be
+from bayesemble import settings
+from bayesemble.methods import METHODS, make_method, method_class
+from bayesemble.schedules import SCHEDULES, Step
+
+pytestmark = pytest.mark.parametrize("name", METHODS)
+
+
+def small(name: str, **extra):
+    """The method with few members."""
+    several = {} if getattr(METHODS[name], "keywords", {}) else {"num_members": 3}
+    return make_method(name, **(several | extra))
+
+
+def fitted(name: str, **options) -> be.Ensemble:
+    return quick_fit(be.Task(norm_mlp, be.Categorical()), table(), small(name), **options)
+
+
+def test_shapes_and_weights(name):
+    ensemble = fitted(name)
+    predictive = ensemble.predict(table()[0])
+    assert predictive.probs.shape == (48, 2)
+    assert predictive.weights.sum() == pytest.approx(1)
+    assert predictive.probs.isfinite().all()
+    assert ensemble.draw(7).num_members == 7
+
+
+def test_same_seed_same_result_other_seed_other_result(name):
+    first, again, other = fitted(name, seed=1), fitted(name, seed=1), fitted(name, seed=2)
+    assert largest_difference(all_leaves(first), all_leaves(again)) == 0
+    assert largest_difference(all_leaves(first), all_leaves(other)) > 0
+
+
+def test_loop_and_vmap_agree(name):
+    loop, vmap = fitted(name, executor="loop"), fitted(name, executor="vmap")
+    assert largest_difference(all_leaves(loop), all_leaves(vmap)) < 1e-5
+
+
+def test_saved_and_loaded_it_draws_the_same(name, tmp_path):
+    ensemble = fitted(name)
+    ensemble.save(tmp_path)
+    loaded = be.load(tmp_path, norm_mlp)
+    assert loaded.method == ensemble.method
+    x = table()[0]
+    assert torch.equal(loaded.predict(x, num_draws=4).probs, ensemble.predict(x, num_draws=4).probs)
+
+
+def test_it_trains_batch_norm_and_prediction_leaves_the_statistics_alone(name):
+    ensemble = fitted(name)
+    statistics = ensemble.state.members.buffers["1.running_mean"].clone()
+    assert statistics.abs().sum() > 0
+    ensemble.predict(table()[0])
+    assert torch.equal(statistics, ensemble.state.members.buffers["1.running_mean"])
+
+
+def test_one_member_is_enough(name):
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(), make_method(name, num_members=1))
+    predictive = ensemble.predict(table()[0])
+    assert predictive.epistemic.isfinite().all()
+    assert predictive.disagreement.isfinite().all()
+
+
+@pytest.mark.parametrize("schedule", ["cosine", Step(at=(0.25,), factor=0.5)], ids=repr)
+def test_settings_survive_json(name, schedule):
+    method = small(name, learning_rate=0.01, schedule=schedule)
+    text = json.dumps(settings.dump(method))
+    assert settings.parse(json.loads(text), [method_class(name)], SCHEDULES.values()) == method
+
+
+def test_the_first_line_of_its_documentation_says_what_it_is(name):
+    assert method_class(name).__doc__.strip()

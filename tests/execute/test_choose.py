@@ -1,0 +1,168 @@
+import logging
+
+import pytest
+import torch
+from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
+from torch import nn
+
+import bayesemble as be
+from bayesemble.execute.choose import choose, describe, vmap_obstacle
+from bayesemble.members import State
+from bayesemble.types import Batch
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.rnn, self.head = kind(4, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.head(self.rnn(x)[0][:, -1])
+
+
+class DataDependent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out if out.sum() > 0 else 2 * out
+
+
+def cumulative_norm():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 2))
+
+
+def sequences():
+    x, y = table(24)
+    return x[:, None, :].expand(24, 3, 4).contiguous(), y
+
+
+REFUSED = {
+    "lstm": (lambda: Recurrent(nn.LSTM), sequences(), r"'rnn' \(LSTM\)"),
+    "gru": (lambda: Recurrent(nn.GRU), sequences(), r"'rnn' \(GRU\)"),
+    "data-dependent code": (DataDependent, table(24), r"\(DataDependent\)"),
+    "cumulative batch norm": (cumulative_norm, table(24), r"'1' \(BatchNorm1d\)"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_vmap_names_the_layer_it_cannot_run_and_the_way_out(name):
+    make, data, layer = REFUSED[name]
+    with pytest.raises(be.ExecutionError, match=rf'vmap cannot run layer {layer}.*use executor="loop"'):
+        quick_fit(be.Task(make, be.Categorical()), data, executor="vmap")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_auto_falls_back_to_the_loop_and_says_why(name, caplog):
+    make, data, layer = REFUSED[name]
+    with caplog.at_level(logging.INFO, "bayesemble"):
+        fitted = quick_fit(be.Task(make, be.Categorical()), data, executor="auto")
+    assert isinstance(fitted.executor, be.Loop)
+    assert "one by one: vmap cannot run layer" in caplog.text
+    assert fitted.predict(data[0]).probs.isfinite().all()
+
+
+class Transformer(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 8), nn.Linear(8, 2)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=dropout, batch_first=True)
+
+    def forward(self, tokens):
+        return self.head(self.block(self.embed(tokens)).mean(1))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.attention(x, x, x)[0].mean(1))
+
+
+def tokens():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(7, (24, 5), generator=generator), table(24)[1]
+
+
+WORKS = {
+    "layer norm": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)),
+        table(24),
+    ),
+    "group norm": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)
+        ),
+        images(24),
+    ),
+    "attention": (Attention, sequences()),
+    "transformer with embedding": (Transformer, tokens()),
+    "dropout": (dropout_mlp, table(24)),
+    "convolution": (norm_convnet, images(24)),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_common_layers_run_under_both_executors_with_the_same_numbers(name):
+    make, data = WORKS[name]
+    task = be.Task(make, be.Categorical())
+    loop, vmap = (quick_fit(task, data, executor=executor) for executor in ("loop", "vmap"))
+    torch.testing.assert_close(loop.predict(data[0]).probs, vmap.predict(data[0]).probs, atol=1e-5, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_dropout_inside_attention_is_refused_under_vmap_and_left_to_the_loop_by_auto():
+    task = be.Task(lambda: Transformer(dropout=0.1), be.Categorical())
+    with pytest.raises(be.ExecutionError, match='attention with dropout does; use executor="loop"'):
+        quick_fit(task, tokens(), executor="vmap")
+    assert isinstance(quick_fit(task, tokens(), executor="auto").executor, be.Loop)
+
+
+def stepper_that_takes(seconds):
+    """A stand-in for training steps of known length."""
+    import time
+
+    def stepper(executor):
+        return lambda: time.sleep(seconds[type(executor), getattr(executor, "channels_last", False)])
+
+    return stepper
+
+
+@pytest.mark.parametrize("quickest", ["loop", "vmap"])
+def test_auto_takes_the_quickest_and_states_the_timings(quickest):
+    x, y = table(16)
+    task = be.Task(small_mlp, be.Categorical()).bind(16, x)
+    state = State(task.new_members(3, seed=0))
+    seconds = {(be.Loop, False): 0.002, (be.Vmap, False): 0.004 if quickest == "loop" else 0.0005}
+    choice = choose("auto", task, state, Batch(x, y), stepper_that_takes(seconds))
+    assert describe(choice.executor).startswith(quickest)
+    assert "ms" in choice.reason
+
+
+def test_auto_takes_channels_last_where_it_is_quickest():
+    x, y = images(8)
+    task = be.Task(norm_convnet, be.Categorical()).bind(8, x)
+    seconds = {(be.Loop, False): 0.004, (be.Loop, True): 0.001, (be.Vmap, False): 0.006}
+    choice = choose(
+        "auto", task, State(task.new_members(2, seed=0)), Batch(x, y), stepper_that_takes(seconds)
+    )
+    assert choice.executor == be.Loop(channels_last=True)
+
+
+def test_an_unknown_executor_is_refused():
+    with pytest.raises(be.SettingError, match='"auto", "loop", "vmap" or an object'):
+        quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor="fast")
+
+
+def test_probing_leaves_the_members_as_they_are():
+    x, y = table(16)
+    task = be.Task(small_mlp, be.Categorical()).bind(16, x)
+    members = task.new_members(2, seed=0)
+    before = State(members).clone().members
+    assert vmap_obstacle(task, members, Batch(x, y)) is None
+    assert all(torch.equal(members.params[name], before.params[name]) for name in members.params)

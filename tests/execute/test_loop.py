@@ -1,0 +1,30 @@
+import torch
+from helpers import norm_convnet
+
+import bayesemble as be
+from bayesemble.members import State
+
+
+def test_channels_last_lays_out_every_slice_and_its_moments_alike():
+    task = be.Task(norm_convnet, be.Categorical())
+    members = task.new_members(3, seed=0)
+    state = State(members, {"first_moment": {name: leaf.clone() for name, leaf in members.params.items()}})
+    arranged = be.Loop(channels_last=True).arrange(state)
+    kernel, moment = arranged.members.params["0.weight"], arranged.slots["first_moment"]["0.weight"]
+    assert all(one.is_contiguous(memory_format=torch.channels_last) for one in kernel)
+    assert kernel.stride() == moment.stride()
+    assert torch.equal(kernel, members.params["0.weight"])
+
+
+def test_the_plain_loop_undoes_any_layout():
+    task = be.Task(norm_convnet, be.Categorical())
+    state = be.Loop(channels_last=True).arrange(State(task.new_members(2, seed=0)))
+    assert all(leaf.is_contiguous() for leaf in be.Loop().arrange(state).members.params.values())
+
+
+def test_a_shared_kernel_becomes_channels_last_itself():
+    task = be.Task(norm_convnet, be.Categorical())
+    params, buffers = task.new_member(seed=0)
+    members = be.Members.stack([params] * 2, [buffers] * 2, share=frozenset({"0.weight"}))
+    kernel = be.Loop(channels_last=True).arrange(State(members)).members.params["0.weight"]
+    assert kernel.is_contiguous(memory_format=torch.channels_last)

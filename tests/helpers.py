@@ -1,0 +1,73 @@
+"""Networks and data that many tests share, and a quiet way to train."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bayesemble as be
+
+
+def quick_fit(task: be.Task, data: Any, method: Any = None, **options: Any) -> be.Ensemble:
+    """Train silently, for few epochs, in the loop, unless told otherwise."""
+    defaults = {"epochs": 2, "batch_size": 16, "executor": "loop", "progress": False}
+    return be.fit(task, method or be.DeepEnsemble(num_members=3), data, **(defaults | options))
+
+
+def table(num_rows: int = 48, num_features: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows with two classes that a line tells apart."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(num_rows, num_features, generator=generator)
+    return x, (x[:, 0] + x[:, 1] > 0).long()
+
+
+def images(num_rows: int = 40, num_classes: int = 4, size: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(num_rows, 3, size, size, generator=generator)
+    return x, torch.randint(num_classes, (num_rows,), generator=generator)
+
+
+def small_mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def norm_mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def dropout_mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 16),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(16, 16),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(16, 2),
+    )
+
+
+def norm_convnet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 8, 3, stride=2),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+
+
+def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor], members: int | None = None) -> float:
+    """The largest absolute difference between leaves, over the first so many members."""
+    assert one.keys() == other.keys()
+    return max(float((one[name][:members] - other[name][:members]).abs().max()) for name in one)
+
+
+def all_leaves(ensemble: be.Ensemble) -> dict[str, Tensor]:
+    """Parameters and buffers, as real numbers."""
+    members = ensemble.state.members
+    return members.params | {name: leaf.double() for name, leaf in members.buffers.items()}

@@ -1,0 +1,93 @@
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import bayesemble
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bayesemble", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+
+
+def test_help_comes_within_a_second_and_without_torch():
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        result = run("--help")
+        seconds.append(time.perf_counter() - start)
+        assert result.returncode == 0
+    assert min(seconds) < 1
+    for command in ("compare", "methods", "datasets"):
+        assert command in result.stdout
+    code = "import sys, bayesemble.cli; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_every_command_has_help_with_an_example():
+    for command in ("compare", "methods", "datasets"):
+        assert "Example: bayesemble" in run(command, "--help").stdout
+
+
+def test_methods_and_datasets_as_tables_and_as_json():
+    assert "deep_ensemble" in run("methods").stdout
+    assert {row["method"] for row in json.loads(run("methods", "--json").stdout)} == set(bayesemble.METHODS)
+    settings = {row["setting"]: row for row in json.loads(run("methods", "deep_ensemble", "--json").stdout)}
+    assert settings["num_members"]["default"] == "5"
+    assert all(row["meaning"] for row in settings.values())
+    assert "digits" in run("datasets").stdout
+    assert len(json.loads(run("datasets", "--json").stdout)) == 7
+
+
+def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
+    out = str(tmp_path / "results")
+    options = ["--data", "wine", "--methods", "map,deep_ensemble:bootstrap=true", "--epochs", "2", "--seeds", "2"]
+    result = run("compare", *options, "--members", "2", "--out", out, COLUMNS="80")
+    assert result.returncode == 0, result.stderr
+    for words in ("accuracy", "NLL", "ECE", "bootstrap=true", "±", "results.json"):
+        assert words in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines() if "Results" not in line) <= 80
+    assert "\x1b" not in result.stdout + result.stderr, "no colours where there is no terminal"
+    folders = sorted(path.parent.name + "/" + path.name for path in (tmp_path / "results" / "runs").glob("*/*"))
+    assert folders == [
+        "deep_ensemble-bootstrap=true/seed-0",
+        "deep_ensemble-bootstrap=true/seed-1",
+        "map/seed-0",
+        "map/seed-1",
+    ]
+    again = run("compare", *options, "--members", "2", "--out", out, "--json")
+    assert [row["method"] for row in json.loads(again.stdout)] == ["map", "deep_ensemble:bootstrap=true"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["compare", "--data", "mars"], 1, "error: unknown data set 'mars'; choose one of digits"),
+        (["compare", "--methods", "boosting"], 1, "error: unknown method 'boosting'"),
+        (["methods", "boosting"], 1, "error: unknown method 'boosting'"),
+        (["compare", "--epochs", "-3", "--data", "wine"], 1, "epochs must be a whole number from 1, got -3"),
+        (["compare", "--members", "0"], 1, "at least one member, got num_members=0"),
+        (["compare", "--epochs", "many"], 2, "Invalid value for '--epochs'"),
+        (["predict-the-future"], 2, "No such command"),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(arguments, code, words, tmp_path):
+    extra = ["--out", str(tmp_path)] if arguments[0] == "compare" else []
+    result = run(*arguments, *extra, COLUMNS="200")
+    assert result.returncode == code
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    result = run("--debug", "compare", "--data", "mars", "--out", str(tmp_path))
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+
+
+def test_version():
+    assert run("--version").stdout.strip() == f"bayesemble {bayesemble.__version__}"

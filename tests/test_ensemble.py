@@ -1,0 +1,152 @@
+import numpy as np
+import pytest
+import torch
+from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import bayesemble as be
+
+
+@pytest.fixture(scope="module")
+def fitted() -> be.Ensemble:
+    return quick_fit(be.Task(norm_mlp, be.Categorical()), table(), executor="vmap")
+
+
+def test_predicting_in_batches_is_predicting_at_once(fitted):
+    x = table(50, seed=3)[0]
+    whole, parts = fitted.predict(x), fitted.predict(x, batch_size=7)
+    torch.testing.assert_close(whole.probs, parts.probs)
+
+
+def test_the_prediction_is_the_average_of_plain_modules_in_eval_mode(fitted):
+    x = table(20, seed=3)[0]
+    members, total = fitted.state.members, 0
+    for index in range(3):
+        network = fitted.task.module.eval()
+        leaves = {name: leaf[index] for name, leaf in (members.params | members.buffers).items()}
+        network.load_state_dict(leaves)
+        total = total + network(x).softmax(-1) / 3
+    torch.testing.assert_close(fitted.predict(x).probs, total.detach())
+
+
+def test_a_reduced_prediction_keeps_every_doubt_but_not_the_members(fitted):
+    x, y = table(50, seed=3)
+    whole, reduced = fitted.predict(x), fitted.predict(x, keep_members=False, batch_size=16)
+    for quantity in ("probs", "entropy", "aleatoric", "epistemic", "disagreement"):
+        torch.testing.assert_close(getattr(reduced, quantity), getattr(whole, quantity), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(reduced.log_prob(y), whole.log_prob(y))
+    with pytest.raises(be.SettingError, match="use keep_members=True"):
+        reduced.member(0)
+
+
+def test_evaluate_gives_the_metrics_of_the_prediction(fitted):
+    x, y = table(50, seed=3)
+    scores = be.evaluate(fitted, (x, y), ood=10 * x)
+    predictive = fitted.predict(x)
+    assert scores["accuracy"] == be.metrics.accuracy(predictive, y)
+    assert scores["nll"] == pytest.approx(be.metrics.nll(predictive, y))
+    assert scores["ood_auroc"] == pytest.approx(be.metrics.ood_auroc(predictive, fitted.predict(10 * x)))
+    assert fitted.evaluate(TensorDataset(x, y))["nll"] == pytest.approx(scores["nll"])
+
+
+def test_numpy_in_doubles_and_lists_are_predicted_alike(fitted):
+    x = table(9)[0]
+    expected = fitted.predict(x).probs
+    for inputs in (x.numpy().astype(np.float64), x.tolist(), x.double()):
+        torch.testing.assert_close(fitted.predict(inputs).probs, expected)
+
+
+def test_dropout_is_off_in_prediction():
+    ensemble = quick_fit(be.Task(dropout_mlp, be.Categorical()), table())
+    x = table()[0]
+    assert torch.equal(ensemble.predict(x).probs, ensemble.predict(x).probs)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "targets"),
+    [
+        (be.Gaussian(noise=0.5), 1, "real"),
+        (be.Gaussian(noise="learned"), 1, "real"),
+        (be.HeteroscedasticGaussian(), 2, "real"),
+        (be.Poisson(), 1, "count"),
+        (be.Bernoulli(), 1, "label"),
+        (be.Categorical(), 2, "label"),
+    ],
+    ids=repr,
+)
+def test_every_likelihood_survives_saving_and_loading(likelihood, outputs, targets, tmp_path):
+    def make():
+        return nn.Linear(4, outputs)
+
+    x, label = table()
+    y = {"real": x[:, 0], "count": x[:, 0].abs().round(), "label": label}[targets]
+    prior = be.NormalPrior(std={"weight": 0.5, "*": 2.0}, scaling="fan_in")
+    ensemble = quick_fit(be.Task(make, likelihood, prior, temperature=0.5), (x, y))
+    ensemble.save(tmp_path)
+    loaded = be.load(tmp_path, make)
+    assert (loaded.task.likelihood, loaded.task.prior, loaded.task.temperature) == (likelihood, prior, 0.5)
+    assert torch.equal(loaded.predict(x).log_prob(y), ensemble.predict(x).log_prob(y))
+    assert loaded.history == ensemble.history
+
+
+def test_the_name_of_the_output_is_saved_a_function_is_asked_for_again(tmp_path):
+    class Wrapped(nn.Linear):
+        def forward(self, x):
+            return {"logits": super().forward(x)}
+
+    def make():
+        return Wrapped(4, 2)
+
+    x = table()[0]
+    named = quick_fit(be.Task(make, be.Categorical(), output="logits"), table())
+    named.save(tmp_path / "named")
+    assert torch.equal(be.load(tmp_path / "named", make).predict(x).probs, named.predict(x).probs)
+    chosen = quick_fit(be.Task(make, be.Categorical(), output=lambda result: result["logits"]), table())
+    chosen.save(tmp_path / "chosen")
+    loaded = be.load(tmp_path / "chosen", make, output=lambda result: result["logits"])
+    assert torch.equal(loaded.predict(x).probs, chosen.predict(x).probs)
+
+
+def test_draws_are_members_and_repeat_by_seed(fitted):
+    assert fitted.draw().num_members == 3
+    first, again, other = fitted.draw(50, seed=1), fitted.draw(50, seed=1), fitted.draw(50, seed=2)
+    assert torch.equal(first.params["0.weight"], again.params["0.weight"])
+    assert not torch.equal(first.params["0.weight"], other.params["0.weight"])
+    members = fitted.state.members.params["0.weight"]
+    assert all(any(torch.equal(one, member) for member in members) for one in first.params["0.weight"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (torch.zeros(3, 5), r"cannot run on inputs of shape \[\(3, 5\)\]"),
+        (torch.full((3, 4), torch.nan), "finite numbers; row 0, column 0"),
+        (torch.zeros(0, 4), "no rows"),
+        (np.array([["a", "b", "c", "d"]]), "row 0, column 0 holds 'a'"),
+        (4.0, "array with rows"),
+    ],
+)
+def test_inputs_that_cannot_be_predicted_are_refused(fitted, inputs, message):
+    with pytest.raises(be.DataError, match=message):
+        fitted.predict(inputs)
+
+
+def test_it_says_what_it_is(fitted):
+    assert repr(fitted) == "Ensemble(3 x Sequential, DeepEnsemble, vmap)"
+
+
+def test_several_regression_outputs(generator):
+    x = torch.randn(60, 4, generator=generator)
+    y = x @ torch.randn(4, 2, generator=generator)
+    ensemble = quick_fit(be.Task(lambda: nn.Linear(4, 2), be.Gaussian(noise=0.1)), (x, y), epochs=3)
+    predictive = ensemble.predict(x)
+    assert predictive.mean.shape == predictive.variance.shape == (60, 2)
+    assert predictive.log_prob(y).shape == (60,)
+
+
+def test_small_regression_means_have_the_shape_of_their_targets():
+    """Outputs (row, 1) and targets (row,) must never broadcast to a square."""
+    x = table()[0]
+    ensemble = quick_fit(be.Task(lambda: small_mlp()[0:1].append(nn.Linear(8, 1)), be.Gaussian()), (x, x[:, 0]))
+    assert ensemble.predict(x).mean.shape == (48,)
