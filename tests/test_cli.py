@@ -45,14 +45,25 @@ def test_methods_and_datasets_as_tables_and_as_json():
 
 def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
     out = str(tmp_path / "results")
-    options = ["--data", "wine", "--methods", "map,deep_ensemble:bootstrap=true", "--epochs", "2", "--seeds", "2"]
+    options = [
+        "--data",
+        "wine",
+        "--methods",
+        "map,deep_ensemble:bootstrap=true",
+        "--epochs",
+        "2",
+        "--seeds",
+        "2",
+    ]
     result = run("compare", *options, "--members", "2", "--out", out, COLUMNS="80")
     assert result.returncode == 0, result.stderr
     for words in ("accuracy", "NLL", "ECE", "bootstrap=true", "±", "results.json"):
         assert words in result.stdout
     assert max(len(line) for line in result.stdout.splitlines() if "Results" not in line) <= 80
     assert "\x1b" not in result.stdout + result.stderr, "no colours where there is no terminal"
-    folders = sorted(path.parent.name + "/" + path.name for path in (tmp_path / "results" / "runs").glob("*/*"))
+    folders = sorted(
+        path.parent.name + "/" + path.name for path in (tmp_path / "results" / "runs").glob("*/*")
+    )
     assert folders == [
         "deep_ensemble-bootstrap=true/seed-0",
         "deep_ensemble-bootstrap=true/seed-1",

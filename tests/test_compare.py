@@ -10,7 +10,9 @@ from bayesemble.data import load_split
 
 
 def test_settings_after_a_colon_belong_to_their_method():
-    entries = parse_methods("map, deep_ensemble:bootstrap=true,learning_rate=0.01,deep_ensemble:clip=1", members=7)
+    entries = parse_methods(
+        "map, deep_ensemble:bootstrap=true,learning_rate=0.01,deep_ensemble:clip=1", members=7
+    )
     assert [entry.label for entry in entries] == [
         "map",
         "deep_ensemble:bootstrap=true,learning_rate=0.01",
@@ -29,7 +31,10 @@ def test_settings_after_a_colon_belong_to_their_method():
         ("clip=1,map", "stands before any method"),
         ("deep_ensemble:clip", "written key=value, got 'clip'"),
         ("deep_ensemble:colour=red", "has no setting 'colour'; it has num_members"),
-        ("deep_ensemble:learning_rate=fast", "'learning_rate' of 'deep_ensemble' must be .*float.*got 'fast'"),
+        (
+            "deep_ensemble:learning_rate=fast",
+            "'learning_rate' of 'deep_ensemble' must be .*float.*got 'fast'",
+        ),
         ("deep_ensemble:bootstrap=3", "must be .*bool.*got 3"),
         ("map:num_members=4", "always has num_members=1"),
         ("map,map", "compared once"),

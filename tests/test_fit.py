@@ -158,7 +158,12 @@ def test_checkpoint_every_saves_that_often_and_at_the_end(tmp_path):
     ],
 )
 def test_resuming_under_other_settings_is_refused(tmp_path, change, message):
-    settings = {"task": TASK, "data": table(), "method": be.DeepEnsemble(num_members=3), "checkpoint": tmp_path}
+    settings = {
+        "task": TASK,
+        "data": table(),
+        "method": be.DeepEnsemble(num_members=3),
+        "checkpoint": tmp_path,
+    }
     quick_fit(**settings)
     with pytest.raises(be.CheckpointError, match=message):
         quick_fit(**(settings | change), resume=True)
@@ -199,17 +204,27 @@ NAN[7, 2], INFINITE[3, 1] = torch.nan, torch.inf
 BAD_DATA = {
     "NaN": ((NAN, Y), "inputs must be finite numbers; row 7, column 2 holds nan"),
     "infinity": ((INFINITE, Y), "row 3, column 1 holds inf"),
-    "NaN in the targets": ((X, torch.full((48,), torch.nan)), "targets must be finite numbers; row 0 holds nan"),
+    "NaN in the targets": (
+        (X, torch.full((48,), torch.nan)),
+        "targets must be finite numbers; row 0 holds nan",
+    ),
     "wrong width": ((X[:, :3], Y), r"cannot run on inputs of shape \[\(4, 3\)\]"),
-    "label too large": ((X, Y + 1), r"a label in 0\.\.1, as the network has that many outputs; row \d+ has 2"),
+    "label too large": (
+        (X, Y + 1),
+        r"a label in 0\.\.1, as the network has that many outputs; row \d+ has 2",
+    ),
     "negative label": ((X, Y - 1), r"a label in 0\.\.1.*has -1"),
     "fractional label": ((X, Y + 0.5), r"must be a whole label; row 0 has"),
     "single class": ((X, torch.ones(48)), "at least two classes; all 48 rows have 1"),
     "empty": ((X[:0], Y[:0]), "has no rows"),
-    "strings": ((np.array([["1", "2", "x", "4"]] * 4), Y[:4]), "inputs must be numbers; row 0, column 2 holds 'x'"),
+    "strings": (
+        (np.array([["1", "2", "x", "4"]] * 4), Y[:4]),
+        "inputs must be numbers; row 0, column 2 holds 'x'",
+    ),
     "words as labels": ((X, np.array(["cat", "dog"] * 24)), "targets must be numbers; row 0 holds 'cat'"),
     "mismatched lengths": ((X, Y[:-1]), "same number of rows, got inputs 48, targets 47"),
-    "ragged rows": (([[1.0, 2.0], [3.0]], [0, 1]), "number|inhomogeneous"),
+    "ragged rows": (([[1.0, 2.0], [3.0]], [0, 1]), "with rows of equal length"),
+    "dates": ((X, np.full(48, "2020-01-01", dtype="datetime64[D]")), r"must be numbers, got datetime64"),
     "no targets": (X, "a pair \\(x, y\\), a Dataset, a DataLoader"),
     "two-column labels": ((X, torch.stack([Y, Y], 1)), r"targets of shape \(48, 2\) do not fit"),
 }

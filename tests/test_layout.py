@@ -1,4 +1,4 @@
-"""The shape of the code itself: imports point one way, and every source file has its test file."""
+"""The shape of the code itself: imports point one way, and every source file (or small folder) has its test file."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,8 @@ SOURCE = TESTS.parent / "src" / "bayesemble"
 # Each module may import only from lines above its own; a folder stands for all its files.
 LAYERS = [
     ["errors", "seeds"],
-    ["settings", "types", "schedules"],
+    ["settings", "types"],
+    ["schedules", "arrays"],
     ["predictive"],
     ["likelihoods", "priors", "members", "initialise", "optimizers", "metrics"],
     ["task"],
@@ -63,16 +64,19 @@ def test_methods_import_neither_one_another_nor_torch_distributed():
 UNTESTED = {"errors.py", "__main__.py", "methods/method.py"}  # declarations, and one call
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__init__.py"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.name != "__init__.py"], ids=lambda path: path.name
+)
 def test_every_source_file_has_its_test_file(path):
     relative = path.relative_to(SOURCE)
     if str(relative) not in UNTESTED:
-        assert (TESTS / relative.parent / f"test_{relative.name}").is_file()
+        of_folder = TESTS / f"test_{relative.parts[0]}.py"
+        assert (TESTS / relative.parent / f"test_{relative.name}").is_file() or of_folder.is_file()
 
 
 def test_files_stay_small():
     lengths = sorted(len(path.read_text().splitlines()) for path in FILES)
-    assert lengths[-1] <= 430, "the largest file has grown beyond one role"
+    assert lengths[-1] <= 400, "the largest file has grown beyond one role"
     assert lengths[len(lengths) // 2] <= 180, "the median file has grown"
 
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayesemble import seeds
+from bayesemble.arrays import as_inputs, as_tensor, check_rows
 from bayesemble.errors import DataError, SettingError
 from bayesemble.task import Task
 from bayesemble.types import Batch, Inputs, map_tensors, tensors_of
@@ -176,8 +176,8 @@ class LoaderSource:
             raise DataError(
                 f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}"
             )
-        inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", None)
-        _check_finite(inputs, targets)
+        inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", self.dtype)
+        check_rows(inputs, targets)
         if self.task is not None:
             targets = self.task.likelihood.check_targets(targets, self.task.output_shape or ())
         return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
@@ -186,19 +186,28 @@ class LoaderSource:
 Source = ArraySource | LoaderSource
 
 
-def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None) -> Source:
-    """Turn `(x, y)`, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches."""
+def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuffle: bool = True) -> Source:
+    """Turn `(x, y)`, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches.
+
+    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of.
+    """
     if isinstance(data, ArraySource | LoaderSource):
         return data
     if isinstance(data, PerMember):
         return _array_source(data.inputs, data.targets, dtype, per_member=True)
+    if isinstance(data, IterableDataset) or (
+        isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
+    ):
+        raise DataError(
+            "a stream of unknown order cannot be trained on repeatably; use a Dataset with __getitem__"
+        )
     if isinstance(data, DataLoader):
         return LoaderSource(data, dtype)
     if isinstance(data, TensorDataset):
         *inputs, targets = data.tensors
         return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), targets, dtype)
     if isinstance(data, Dataset):
-        return LoaderSource(DataLoader(data, batch_size=batch_size or len(data), shuffle=True), dtype)  # type: ignore[arg-type]
+        return LoaderSource(DataLoader(data, batch_size=batch_size or len(data), shuffle=shuffle), dtype)  # type: ignore[arg-type]
     if isinstance(data, tuple | list) and len(data) == 2:
         return _array_source(data[0], data[1], dtype)
     raise DataError(
@@ -206,88 +215,18 @@ def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None) -> S
     )
 
 
-def as_inputs(inputs: Any, dtype: torch.dtype) -> Inputs:
-    """Arrays, or tuples or dicts of arrays, as tensors; real numbers in the network's number type."""
-    if isinstance(inputs, dict):
-        return {name: as_tensor(value, f"input {name!r}", dtype) for name, value in inputs.items()}
-    if isinstance(inputs, tuple) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], Tensor)):
-        return tuple(as_tensor(value, f"input {i}", dtype) for i, value in enumerate(inputs))
-    return as_tensor(inputs, "inputs", dtype)
-
-
-def as_tensor(values: Any, name: str, dtype: torch.dtype | None) -> Tensor:
-    """One array of numbers as a tensor; real numbers become `dtype`. Names the first cell that is no number."""
-    if not isinstance(values, Tensor):
-        array = np.asarray(values)
-        values = torch.as_tensor(_numbers(array, name) if array.dtype.kind in "OUS" else array)
-    if values.dim() == 0:
-        raise DataError(f"{name} must be an array with rows, got the single value {values.item()}")
-    return values.to(dtype or torch.get_default_dtype()) if values.is_floating_point() else values
-
-
-def check_rows(inputs: Inputs, targets: Tensor | None, axis: int = 0) -> None:
-    """Refuse empty data, unequal lengths, and cells that are not finite."""
-    named = {f"input {i}" if i else "inputs": leaf for i, leaf in enumerate(tensors_of(inputs))}
-    if targets is not None:
-        named["targets"] = targets
-    if not tensors_of(inputs):
-        raise DataError("there are no inputs; a tensor, or a tuple or dict of tensors, was needed")
-    for name, leaf in named.items():
-        if leaf.dim() <= axis:
-            raise DataError(
-                f"{name} of data per member must be (member, row, ...), got shape {tuple(leaf.shape)}"
-            )
-    sizes = {name: leaf.shape[axis] for name, leaf in named.items()}
-    if len(set(sizes.values())) > 1:
-        listed = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        raise DataError(f"all parts of the data must have the same number of rows, got {listed}")
-    if not sizes["inputs"]:
-        raise DataError("the data has no rows; at least one is needed")
-    _check_finite(inputs, targets)
-
-
 def _array_source(inputs: Any, targets: Any, dtype: torch.dtype, per_member: bool = False) -> ArraySource:
     if targets is None:
         raise DataError("the data has no targets; a pair (inputs, targets) was needed")
     tensors, values = as_inputs(inputs, dtype), as_tensor(targets, "targets", dtype)
-    check_rows(tensors, values, axis=1 if per_member else 0)
+    check_rows(tensors, values, per_member)
     return ArraySource(tensors, values, per_member)
-
-
-def _check_finite(inputs: Inputs, targets: Tensor | None) -> None:
-    named = [("inputs", leaf) for leaf in tensors_of(inputs)] + (
-        [("targets", targets)] if targets is not None else []
-    )
-    for name, leaf in named:
-        if leaf.is_floating_point() and not leaf.isfinite().all():
-            place = (~leaf.isfinite()).nonzero()[0].tolist()
-            where = f"row {place[0]}" + (f", column {place[1]}" if len(place) == 2 else "")
-            raise DataError(
-                f"{name} must be finite numbers; {where} holds {leaf[tuple(place)].item()}: remove or fill such cells"
-            )
-
-
-def _numbers(array: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    try:
-        return array.astype(np.float64)
-    except (ValueError, TypeError):
-        for place, cell in np.ndenumerate(array):
-            try:
-                float(cell)
-            except (ValueError, TypeError):
-                where = (
-                    f"row {place[0]}" + (f", column {place[1]}" if len(place) > 1 else "")
-                    if place
-                    else "the value"
-                )
-                raise DataError(f"{name} must be numbers; {where} holds {cell!r}") from None
-        raise DataError(f"{name} must be numbers in an array, got rows of unequal length") from None
 
 
 def _bounds(num_rows: int, batch_size: int | None) -> list[tuple[int, int]]:
     """Where batches start and stop. A last row alone joins the batch before it: batch norm needs two."""
     size = batch_size or num_rows
     starts = list(range(0, num_rows, size))
-    if len(starts) > 1 and num_rows - starts[-1] == 1:
+    if size > 1 and len(starts) > 1 and num_rows - starts[-1] == 1:
         starts.pop()
     return list(zip(starts, [*starts[1:], num_rows], strict=True))

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bayesemble import checkpoint as checkpoints
 from bayesemble import seeds, settings
-from bayesemble.batches import PerMember, as_inputs, as_source, check_rows
+from bayesemble.arrays import as_inputs, check_rows
+from bayesemble.batches import PerMember, as_source
 from bayesemble.checkpoint import Checkpoint, Row
 from bayesemble.errors import CheckpointError, DataError, SettingError
 from bayesemble.execute.choose import EXECUTORS, describe
@@ -76,7 +77,7 @@ class Ensemble:
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
         axis = 1 if per_member else 0
-        check_rows(tensors, None, axis)
+        check_rows(tensors, None, per_member)
         count = tensors_of(tensors)[0].shape[axis]
 
         def parts() -> Iterator[Inputs]:
@@ -89,7 +90,9 @@ class Ensemble:
 
     def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
-        source = as_source(data, self.task.dtype, batch_size).checked(self.task, training=False)
+        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(
+            self.task, training=False
+        )
         members, predictions, targets = self.draw(), [], []
         for batch in source.in_order(batch_size):
             if batch.inputs_per_member:

@@ -17,11 +17,7 @@ def fresh_module(source: ModelSource) -> nn.Module:
     module = _reinitialised(source) if isinstance(source, nn.Module) else source()
     if not isinstance(module, nn.Module):
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
-            raise ModelError(
-                f"parameter {name!r} is lazy and has no shape yet; run one batch through the network before"
-            )
+    _refuse_lazy(module)
     return module
 
 
@@ -37,20 +33,24 @@ def check_factory(source: ModelSource) -> None:
 def _reinitialised(original: nn.Module) -> nn.Module:
     """Copy a network and reset every layer, children before parents; name what nothing resets.
 
-    Trainable parameters are set to NaN first, so whatever no `reset_parameters` reaches shows.
+    Trainable parameters are set to NaN first, so whatever no `reset_parameters` reaches shows. Frozen parameters
+    keep their values, and a layer in which everything is frozen keeps its statistics too.
     """
+    _refuse_lazy(original)
     module = copy.deepcopy(original)
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
     with torch.no_grad():
         for parameter in trained.values():
-            if not isinstance(parameter, UninitializedParameter):
-                parameter.fill_(torch.nan)
+            parameter.fill_(torch.nan)
         for layer in reversed(list(module.modules())):
-            own = [p for p in layer.parameters() if p.requires_grad]
             # nn.MultiheadAttention and nn.Transformer spell it with an underscore.
             reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-            if own and callable(reset):
+            own = list(layer.parameters())
+            if callable(reset) and (not own or any(p.requires_grad for p in own)):
                 reset()
+        for parameter, value in frozen:
+            parameter.copy_(value)
     untouched = [name for name, parameter in trained.items() if parameter.isnan().any()]
     if untouched:
         raise ModelError(
@@ -58,3 +58,11 @@ def _reinitialised(original: nn.Module) -> nn.Module:
             "would share it; pass a factory such as `lambda: MyNet()`, or give its module a reset_parameters method"
         )
     return module
+
+
+def _refuse_lazy(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise ModelError(
+                f"parameter {name!r} is lazy and has no shape yet; run one batch through the network before"
+            )

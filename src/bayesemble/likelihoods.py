@@ -221,7 +221,7 @@ LIKELIHOODS: tuple[type[Likelihood], ...] = (
 
 
 def _normal_log_prob(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
-    return -((targets - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
+    return -((targets.to(mean.dtype) - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
 
 
 def _per_row(values: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Members:
             first = leaves[0]
             return {n: first[n] if n in share else torch.stack([one[n] for one in leaves]) for n in first}
 
-        return Members(join(params), join(buffers), torch.full((len(params),), 1 / len(params)), share)
+        return Members(join(params), join(buffers), _equal_weights(len(params)), share)
 
     @property
     def num_members(self) -> int:
@@ -59,13 +59,13 @@ class Members:
         return list(zip(unbind(self.params), unbind(self.buffers), strict=True))
 
     def part(self, start: int, stop: int) -> Members:
-        """Views of the members from `start` up to `stop`."""
+        """Views of the members from `start` up to `stop`, with the weights they have among all."""
         return self._map_stacked(lambda leaf: leaf[start:stop])
 
     def take(self, indices: Tensor) -> Members:
         """Copies of the members at the given places, equally weighted."""
         taken = self._map_stacked(lambda leaf: leaf[indices])
-        return replace(taken, weights=torch.full((len(indices),), 1 / len(indices)))
+        return replace(taken, weights=_equal_weights(len(indices)))
 
     def _map_stacked(self, function: Callable[[Tensor], Tensor]) -> Members:
         def over(leaves: Leaves) -> Leaves:
@@ -103,3 +103,7 @@ class State:
     def to(self, device: torch.device) -> State:
         """Move to a device."""
         return self.map(lambda _, leaf: leaf.to(device))
+
+
+def _equal_weights(num: int) -> Tensor:
+    return torch.full((num,), 1 / num, dtype=torch.float64)

@@ -25,6 +25,7 @@ class Optimizer:
     """Minimise along given gradients.
 
     "adam" (Kingma & Ba 2015), "adamw" (decoupled weight decay, Loshchilov & Hutter 2019), "sgd" with momentum.
+    The momentum of Adam is its first decay rate, beta 1.
     """
 
     name: str
@@ -72,7 +73,7 @@ class Optimizer:
             [step.clone() for _ in leaves],  # each is counted up by the call; one number serves all leaves
             fused=True,
             amsgrad=False,
-            beta1=0.9,
+            beta1=self.momentum,
             beta2=0.999,
             lr=rate,
             weight_decay=self.weight_decay,
@@ -101,6 +102,8 @@ class Optimizer:
 def clip_per_member(gradients: Leaves, max_norm: float, shared: frozenset[str]) -> None:
     """Scale each member's gradient down to a norm of at most `max_norm`, in place; shared leaves stay."""
     stacked = [leaf for name, leaf in gradients.items() if name not in shared]
+    if not stacked:
+        return
     norms = member_norms(stacked)
     factors = (max_norm / (norms + 1e-6)).clamp(max=1.0)
     for leaf in stacked:
@@ -109,7 +112,7 @@ def clip_per_member(gradients: Leaves, max_norm: float, shared: frozenset[str]) 
 
 def member_norms(stacked: list[Tensor]) -> Tensor:
     """Euclidean norm over all leaves of each member, `(member,)`."""
-    return torch.stack([leaf.flatten(1).square().sum(1) for leaf in stacked]).sum(0).sqrt()
+    return torch.stack([leaf.reshape(len(leaf), -1).square().sum(1) for leaf in stacked]).sum(0).sqrt()
 
 
 def _like(gradient: Tensor, leaf: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class ParticleMethod:
     schedule: str | Schedule = setting(
         "constant", "learning-rate schedule: constant, cosine, step or cyclical"
     )
-    momentum: float = setting(0.9, "momentum of sgd")
+    momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam")
     weight_decay: float = setting(
         0.0, "decay of the optimiser, only for a task without prior, which says the same"
     )

@@ -85,7 +85,7 @@ class NormalPrior(Prior):
         terms = []
         for name, leaf in params.items():
             constant = leaf[0].numel() * (math.log(scales[name]) + math.log(2 * math.pi) / 2)
-            terms.append(-leaf.flatten(1).square().sum(1) / (2 * scales[name] ** 2) - constant)
+            terms.append(-leaf.reshape(len(leaf), -1).square().sum(1) / (2 * scales[name] ** 2) - constant)
         return torch.stack(terms).sum(0)
 
     def score(self, params: Leaves, scales: dict[str, float]) -> Leaves:
@@ -115,7 +115,7 @@ class LaplacePrior(Prior):
         terms = []
         for name, leaf in params.items():
             constant = leaf[0].numel() * math.log(2 * scales[name])
-            terms.append(-leaf.flatten(1).abs().sum(1) / scales[name] - constant)
+            terms.append(-leaf.reshape(len(leaf), -1).abs().sum(1) / scales[name] - constant)
         return torch.stack(terms).sum(0)
 
     def score(self, params: Leaves, scales: dict[str, float]) -> Leaves:

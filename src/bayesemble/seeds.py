@@ -5,6 +5,7 @@ point at which a run was resumed, so none of these can change a result, and no g
 """
 
 import hashlib
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,8 +14,7 @@ import torch
 
 def child(root: int, *names: str | int) -> int:
     """Derive the seed at a path of names below a root seed: a non-negative number of 63 bits."""
-    path = "/".join([str(root), *(str(name) for name in names)])
-    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(json.dumps([root, *names]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

@@ -1,6 +1,6 @@
 """Settings are frozen dataclasses: this turns them into JSON and back, and documents each field once.
 
-Methods, schedules, likelihoods, priors and executors are all written `{"name": class name, field: value, ...}`.
+Methods, schedules, likelihoods, priors and executors are all written `{"class": name, field: value, ...}`.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ def dump(value: Any) -> Any:
         fields = {
             field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init
         }
-        return {"name": type(value).__name__, **fields}
+        return {"class": type(value).__name__, **fields}
     if isinstance(value, dict):
         return {key: dump(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -36,10 +36,10 @@ def dump(value: Any) -> Any:
 def parse(value: Any, classes: Iterable[type], nested: Iterable[type] = ()) -> Any:
     """Turn the JSON of `dump` back into settings of one of the classes, whose fields may hold the nested ones."""
     known = {cls.__name__: cls for cls in classes}
-    name = value.get("name") if isinstance(value, dict) else None
+    name = value.get("class") if isinstance(value, dict) else None
     if name not in known:
         raise SettingError(f"settings of {', '.join(sorted(known))} were needed, got {value!r}")
-    fields = {key: _revived(item, nested) for key, item in value.items() if key != "name"}
+    fields = {key: _revived(item, nested) for key, item in value.items() if key != "class"}
     try:
         return known[name](**fields)
     except TypeError as error:
@@ -48,7 +48,7 @@ def parse(value: Any, classes: Iterable[type], nested: Iterable[type] = ()) -> A
 
 def _revived(value: Any, nested: Iterable[type]) -> Any:
     if isinstance(value, dict):
-        plain = "name" not in value
+        plain = "class" not in value
         return {key: _revived(item, nested) for key, item in value.items()} if plain else parse(value, nested)
     return tuple(_revived(item, nested) for item in value) if isinstance(value, list) else value
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.predictive import ClassPredictive, match_targets
+from bayesemble.predictive import ClassPredictive
 from bayesemble.settings import require
 
 
@@ -49,7 +49,7 @@ def reliability(
     require(scheme in ("width", "mass"), f'scheme is "width" or "mass", not {scheme!r}')
     require(closed in ("right", "left"), f'closed is "right" or "left", not {closed!r}')
     confidence, choice = predictive.probs.double().max(-1)
-    right = (choice == match_targets(targets, predictive.log_probs.shape[:-1])).double()
+    right = (choice == predictive.labels(targets)).double()
     confidence, right = confidence.flatten(), right.flatten()
     if scheme == "width":
         inner = torch.arange(1, bins, dtype=torch.float64) / bins

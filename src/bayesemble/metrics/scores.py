@@ -10,8 +10,7 @@ from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, m
 
 def accuracy(predictive: ClassPredictive, targets: Any) -> float:
     """Share of rows whose most probable class is the right one. Higher is better; says nothing of confidence."""
-    labels = match_targets(targets, predictive.log_probs.shape[:-1])
-    return float((predictive.probs.argmax(-1) == labels).double().mean())
+    return float((predictive.probs.argmax(-1) == predictive.labels(targets)).double().mean())
 
 
 def nll(predictive: Predictive, targets: Any) -> float:
@@ -27,8 +26,7 @@ def brier(predictive: ClassPredictive, targets: Any) -> float:
 
     Lower is better. A proper score that forgives confident errors more than the NLL does.
     """
-    labels = match_targets(targets, predictive.log_probs.shape[:-1]).long()
-    right = torch.nn.functional.one_hot(labels, predictive.probs.shape[-1])
+    right = torch.nn.functional.one_hot(predictive.labels(targets), predictive.probs.shape[-1])
     return float((predictive.probs.double() - right).square().sum(-1).mean())
 
 

@@ -1,0 +1,218 @@
+"""What comes out of an ensemble: distributions over targets with a member axis, and what people ask of them.
+
+A predictive distribution is a weighted mixture over members, p(y|x) = sum_m w_m p_m(y|x). Averages of probabilities
+are taken in log space. Shapes: member first, row second; a single regression output has no output axis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesemble.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from bayesemble.predictive.classes import ClassPredictive
+    from bayesemble.predictive.reals import NormalPredictive
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictive(ABC):
+    """A weighted mixture over members; see the subclasses for classes, real numbers and counts."""
+
+    weights: Tensor
+    """(member,), sums to one."""
+    kept: dict[str, Tensor] = field(default_factory=dict, kw_only=True)
+    """What was remembered of the members of a reduced predictive, one value per row: see `reduce`."""
+
+    @staticmethod
+    def from_probs(probs: Any, weights: Any = None) -> ClassPredictive:
+        """Accept the class probabilities of any model.
+
+        Shape: probs `(row, class)` of one model or `(member, row, class)`.
+        """
+        from bayesemble.predictive.classes import ClassPredictive
+
+        values = _as_floats(probs, "probs", dims=(2, 3))
+        values = values[None] if values.dim() == 2 else values
+        if (values < 0).any() or not torch.allclose(values.sum(-1), values.new_ones(()), atol=1e-4):
+            raise DataError(
+                "probabilities must be non-negative and sum to one over the last axis, the classes"
+            )
+        return ClassPredictive(_as_weights(weights, values), values.log())
+
+    @staticmethod
+    def from_normal(mean: Any, std: Any, weights: Any = None) -> NormalPredictive:
+        """Accept the means and standard deviations of any model.
+
+        Shape: `(row,)` of one model, `(member, row)` or `(member, row, output)`; std may be anything that broadcasts.
+        """
+        from bayesemble.predictive.reals import NormalPredictive
+
+        means = _as_floats(mean, "mean", dims=(1, 2, 3))
+        means = means[None] if means.dim() == 1 else means
+        stds = _as_floats(std, "std", dims=(0, 1, 2, 3)).to(means.dtype)
+        try:
+            stds = stds.expand(means.shape)
+        except RuntimeError:
+            raise DataError(
+                f"std of shape {tuple(stds.shape)} does not fit means {tuple(means.shape)}"
+            ) from None
+        if (stds <= 0).any():
+            raise DataError(f"standard deviations must be positive, the smallest is {stds.min():g}")
+        return NormalPredictive(_as_weights(weights, means), means, stds)
+
+    @property
+    @abstractmethod
+    def aleatoric(self) -> Tensor:
+        """Doubt that more data would not remove: what each member itself is unsure of, averaged."""
+
+    @property
+    @abstractmethod
+    def epistemic(self) -> Tensor:
+        """Doubt that more data would remove: what the members disagree about."""
+
+    @abstractmethod
+    def member_log_prob(self, targets: Any) -> Tensor:
+        """Log probability (density) of the targets under each member: `(member, row)`, summed over outputs.
+
+        Targets are `(row, ...)`, or `(member, row, ...)` where every member is asked about its own.
+        """
+
+    @abstractmethod
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        """Draw targets: `(num, row, ...)`. Each draw picks one member for all rows, so it is one function plus noise."""
+
+    @abstractmethod
+    def reduce(self) -> Self:
+        """Forget the members and keep what was asked of them, for data sets too large to keep all outputs."""
+
+    @property
+    def num_members(self) -> int:
+        """How many members are averaged."""
+        return len(self.weights)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows were predicted."""
+        return self._member_values()[0].shape[1]
+
+    def log_prob(self, targets: Any) -> Tensor:
+        """Log probability (density) of the targets under the mixture, `(row,)`: log sum_m w_m p_m(y|x)."""
+        return self._log_average(self.member_log_prob(targets))
+
+    def member(self, index: int) -> Self:
+        """The prediction of one member alone."""
+        self._need_members("member(i)")
+        if not -self.num_members <= index < self.num_members:
+            raise SettingError(
+                f"there are {self.num_members} members, 0 to {self.num_members - 1}, not {index}"
+            )
+        index %= self.num_members
+        one = {name: value[index : index + 1] for name, value in self._member_fields().items()}
+        return dataclasses.replace(self, weights=torch.ones_like(self.weights[:1]), **one)
+
+    def reweight(self, weights: Any) -> Self:
+        """The same members under other weights; they are normalised to sum to one."""
+        self._need_members("reweight(w)")
+        return dataclasses.replace(self, weights=_as_weights(weights, self._member_values()[0]))
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Join predictions of the same members for further rows."""
+        first = parts[0]
+        joined = {
+            name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in first._member_fields()
+        }
+        kept = {name: torch.cat([part.kept[name] for part in parts]) for name in first.kept}
+        return dataclasses.replace(first, kept=kept, **joined)
+
+    def __repr__(self) -> str:
+        reduced = ", reduced" if self.kept else ""
+        return f"{type(self).__name__}({self.num_members} members, {self.num_rows} rows{reduced})"
+
+    def _member_fields(self) -> dict[str, Tensor]:
+        names = [f.name for f in dataclasses.fields(self) if f.name not in ("weights", "kept")]
+        return {name: getattr(self, name) for name in names}
+
+    def _member_values(self) -> list[Tensor]:
+        return list(self._member_fields().values())
+
+    def _need_members(self, what: str) -> None:
+        if self.kept:
+            raise SettingError(
+                f"{what} needs the members, which this prediction dropped; use keep_members=True"
+            )
+
+    def _average(self, values: Tensor) -> Tensor:
+        return torch.tensordot(self.weights.to(values.dtype), values, dims=1)
+
+    def _log_average(self, values: Tensor) -> Tensor:
+        log_weights = self.weights.to(values.dtype).log().reshape(-1, *[1] * (values.dim() - 1))
+        return torch.logsumexp(values + log_weights, dim=0)
+
+    def _pick_members(self, num: int, generator: torch.Generator) -> Tensor:
+        self._need_members("sample")
+        return torch.multinomial(self.weights.double(), num, replacement=True, generator=generator)
+
+
+def _as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:
+    try:
+        tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} must be an array of numbers: {error}") from None
+    tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
+    if tensor.dim() not in dims:
+        raise DataError(
+            f"{name} must have {' or '.join(map(str, dims))} axes, got shape {tuple(tensor.shape)}"
+        )
+    if tensor.numel() == 0:
+        raise DataError(
+            f"{name} is empty, its shape is {tuple(tensor.shape)}; at least one member and row is needed"
+        )
+    if not tensor.isfinite().all():
+        raise DataError(f"{name} contains NaN or infinity")
+    return tensor
+
+
+def _as_weights(weights: Any, values: Tensor) -> Tensor:
+    num = values.shape[0]
+    if weights is None:
+        return values.new_full((num,), 1 / num)
+    try:
+        tensor = torch.as_tensor(np.asarray(weights, dtype=np.float64)).to(values)
+    except (TypeError, ValueError):
+        tensor = values.new_zeros(0)
+    if tensor.shape != (num,) or (tensor < 0).any() or not tensor.isfinite().all() or tensor.sum() <= 0:
+        raise SettingError(f"weights must be {num} non-negative numbers, one per member, got {weights}")
+    return tensor / tensor.sum()
+
+
+def match_targets(targets: Any, shape: torch.Size) -> Tensor:
+    """Bring targets to `(row, ...)` or `(member, row, ...)` as the outputs have it, or say what is wrong."""
+    # Lists go through numpy, which keeps double precision.
+    tensor = targets if isinstance(targets, Tensor) else torch.as_tensor(np.asarray(targets))
+    rows = shape[1:]
+    if tensor.shape == rows or tensor.shape == shape:
+        return tensor
+    if tensor.shape == (*rows, 1) or (*tensor.shape, 1) == tuple(rows):
+        return tensor.reshape(rows)
+    raise DataError(
+        f"targets must have shape {tuple(rows)} to fit the predictions, got {tuple(tensor.shape)}"
+    )
+
+
+def sum_outputs(values: Tensor) -> Tensor:
+    return values.flatten(2).sum(-1) if values.dim() > 2 else values
+
+
+def check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise SettingError(f"a probability strictly between 0 and 1 was needed, got {level}")

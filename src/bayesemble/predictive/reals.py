@@ -1,0 +1,179 @@
+"""Predictions of real numbers and counts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesemble.predictive.base import Predictive, check_level, match_targets, sum_outputs
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RealPredictive(Predictive):
+    """Mixtures over an ordered target; variance = aleatoric + epistemic by the law of total variance."""
+
+    @property
+    @abstractmethod
+    def member_mean(self) -> Tensor:
+        """Means of each member, `(member, row)` or `(member, row, output)`."""
+
+    @property
+    @abstractmethod
+    def member_variance(self) -> Tensor:
+        """Variances of each member, shaped like `member_mean`."""
+
+    @abstractmethod
+    def member_cdf(self, values: Tensor) -> Tensor:
+        """P(y <= value) under each member."""
+
+    @abstractmethod
+    def quantile(self, level: float) -> Tensor:
+        """The value below which the target lies with probability `level`, under the mixture."""
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean of the mixture, `(row,)` or `(row, output)`."""
+        return self._average(self.member_mean)
+
+    @property
+    def aleatoric(self) -> Tensor:
+        """Variance inside the members: sum_m w_m var_m."""
+        return self.kept["aleatoric"] if "aleatoric" in self.kept else self._average(self.member_variance)
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Variance between the members: sum_m w_m (mean_m - mean)^2."""
+        if "epistemic" in self.kept:
+            return self.kept["epistemic"]
+        return self._average((self.member_mean - self.mean).square())
+
+    @property
+    def variance(self) -> Tensor:
+        """Total variance of the target, observation noise included."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def std(self) -> Tensor:
+        """Square root of the total variance."""
+        return self.variance.sqrt()
+
+    def cdf(self, values: Any) -> Tensor:
+        """P(y <= value) under the mixture."""
+        return self._average(
+            self.member_cdf(match_targets(values, self.member_mean.shape).to(self.mean.dtype))
+        )
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """The central interval that holds the target with probability `level`: its lower and upper end."""
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def _bisect(self, level: float, low: Tensor, high: Tensor, steps: int) -> Tensor:
+        for _ in range(steps):
+            middle = (low + high) / 2
+            above = self._average(self.member_cdf(middle)) >= level
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return high
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NormalPredictive(RealPredictive):
+    """A mixture of normal distributions, one per member."""
+
+    means: Tensor
+    stds: Tensor
+
+    @property
+    def member_mean(self) -> Tensor:
+        """Means of each member."""
+        return self.means
+
+    @property
+    def member_variance(self) -> Tensor:
+        """Variances of each member."""
+        return self.stds.square()
+
+    def member_cdf(self, values: Tensor) -> Tensor:
+        """P(y <= value) under each member."""
+        return torch.special.ndtr((values - self.means) / self.stds)
+
+    def member_log_prob(self, targets: Any) -> Tensor:
+        """Log density of the targets under each member, `(member, row)`."""
+        values = match_targets(targets, self.means.shape).to(self.means.dtype)
+        return sum_outputs(
+            torch.distributions.Normal(self.means, self.stds, validate_args=False).log_prob(values)
+        )
+
+    def quantile(self, level: float) -> Tensor:
+        """Quantile of the mixture, by bisection between the members' own quantiles, which enclose it."""
+        check_level(level)
+        score = torch.special.ndtri(torch.tensor(level, dtype=torch.float64)).to(self.means)
+        own = self.means + self.stds * score
+        return self._bisect(level, own.amin(0), own.amax(0), steps=60)
+
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        """Draw targets, `(num, row)` or `(num, row, output)`."""
+        chosen = self._pick_members(num, generator)
+        noise = torch.randn(self.means[chosen].shape, generator=generator, dtype=self.means.dtype)
+        return self.means[chosen] + self.stds[chosen] * noise
+
+    def rescale(self, shift: Any, scale: Any) -> NormalPredictive:
+        """Predictions of `shift + scale * y`: back to the original units of a standardised target."""
+        shift, scale = (
+            torch.as_tensor(value, dtype=torch.float64).to(self.means) for value in (shift, scale)
+        )
+        kept = {name: value * scale.square() for name, value in self.kept.items()}
+        return NormalPredictive(self.weights, shift + scale * self.means, scale.abs() * self.stds, kept=kept)
+
+    def reduce(self) -> NormalPredictive:
+        """Keep mean and variances; densities and quantiles become those of the normal with these moments."""
+        kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
+        return NormalPredictive(torch.ones_like(self.weights[:1]), self.mean[None], self.std[None], kept=kept)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PoissonPredictive(RealPredictive):
+    """A mixture of Poisson distributions, one per member."""
+
+    rates: Tensor
+
+    @property
+    def member_mean(self) -> Tensor:
+        """Rates of each member."""
+        return self.rates
+
+    @property
+    def member_variance(self) -> Tensor:
+        """Rates of each member: a Poisson variance equals its mean."""
+        return self.rates
+
+    def member_cdf(self, values: Tensor) -> Tensor:
+        """P(y <= value) under each member: the regularised upper incomplete gamma function at floor(value) + 1."""
+        counts = values.floor()
+        inside = torch.special.gammaincc(counts.clamp_min(0) + 1, self.rates)
+        return torch.where(counts < 0, torch.zeros_like(inside), inside)
+
+    def member_log_prob(self, targets: Any) -> Tensor:
+        """Log probability of the counts under each member, `(member, row)`."""
+        values = match_targets(targets, self.rates.shape).to(self.rates.dtype)
+        return sum_outputs(torch.distributions.Poisson(self.rates, validate_args=False).log_prob(values))
+
+    def quantile(self, level: float) -> Tensor:
+        """The smallest count whose cumulative probability reaches `level`."""
+        check_level(level)
+        largest = self.rates.amax(0)
+        # No Poisson quantile at this level lies above: Chebyshev's bound on the widest member, and one to spare.
+        high = (largest + (largest / (1 - level)).sqrt() + 1).ceil()
+        return self._bisect(level, torch.full_like(high, -1), high, steps=60).floor()
+
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        """Draw counts, `(num, row)` or `(num, row, output)`."""
+        return torch.poisson(self.rates[self._pick_members(num, generator)], generator=generator)
+
+    def reduce(self) -> PoissonPredictive:
+        """Keep mean and variances; probabilities become those of the Poisson distribution with this mean."""
+        kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
+        return PoissonPredictive(torch.ones_like(self.weights[:1]), self.mean[None], kept=kept)
