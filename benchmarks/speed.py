@@ -105,14 +105,10 @@ def measure(case: Case, rounds: int) -> tuple[float, float, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    table = Table(
-        "network", "members", "batch", "plain loop, ms", "bayesemble, ms", "ratio", "target", "timed by auto"
-    )
+    table = Table("network", "members", "batch", "plain loop, ms", "bayesemble, ms", "ratio", "target", "timed by auto")
     for case in CASES:
         plain, ours, words = measure(case, rounds)
         row = (f"{plain:.2f}", f"{ours:.2f}", f"{plain / ours:.2f}x", f"{case.target}x", words)

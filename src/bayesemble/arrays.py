@@ -39,9 +39,7 @@ def check_rows(inputs: Inputs, targets: Tensor | None, per_member: bool = False)
     if per_member:
         for name, leaf in named.items():
             if leaf.dim() < 2:
-                raise DataError(
-                    f"{name} of data per member must be (member, row, ...), got {tuple(leaf.shape)}"
-                )
+                raise DataError(f"{name} of data per member must be (member, row, ...), got {tuple(leaf.shape)}")
         _check_equal({name: leaf.shape[0] for name, leaf in named.items()}, "members")
     _check_equal({name: leaf.shape[1 if per_member else 0] for name, leaf in named.items()}, "rows")
     for name, leaf in named.items():

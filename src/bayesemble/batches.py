@@ -7,7 +7,7 @@ Arrays and tensors are batched by index, without the overhead of a `DataLoader`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -70,9 +70,7 @@ class ArraySource:
             targets=self.targets.to(device),
         )
 
-    def epoch(
-        self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None
-    ) -> Iterator[Batch]:
+    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """All rows in a random order that depends only on seed and epoch.
 
         With `rows` `(member, row)`, member i sees the rows that `rows[i]` names, as a bootstrap wants it.
@@ -91,12 +89,8 @@ class ArraySource:
     def _take(self, rows: Tensor) -> Batch:
         if self.per_member:
             if rows.dim() == 2:
-                raise SettingError(
-                    "data per member cannot be resampled per member as well; turn bootstrap off"
-                )
-            return Batch(
-                map_tensors(lambda leaf: leaf[:, rows], self.inputs), self.targets[:, rows], rows, True, True
-            )
+                raise SettingError("data per member cannot be resampled per member as well; turn bootstrap off")
+            return Batch(map_tensors(lambda leaf: leaf[:, rows], self.inputs), self.targets[:, rows], rows, True, True)
         own = rows.dim() == 2
         return Batch(map_tensors(lambda leaf: leaf[rows], self.inputs), self.targets[rows], rows, own, own)
 
@@ -107,7 +101,7 @@ class LoaderSource:
 
     loader: DataLoader[Any]
     dtype: torch.dtype
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     task: Task | None = None
 
     @property
@@ -117,9 +111,7 @@ class LoaderSource:
             count = len(self.loader.sampler)  # type: ignore[arg-type]
             return len(self.loader) * (self.loader.batch_size or 1) if self.loader.drop_last else count
         except TypeError as error:
-            raise DataError(
-                "a stream without a length cannot be trained on; give its dataset a __len__"
-            ) from error
+            raise DataError("a stream without a length cannot be trained on; give its dataset a __len__") from error
 
     def example(self, num: int = 4) -> Inputs:
         """The first few inputs."""
@@ -131,7 +123,7 @@ class LoaderSource:
         """Batches per epoch."""
         if batch_size is not None and batch_size != self.loader.batch_size:
             raise SettingError(
-                f"the DataLoader makes batches of {self.loader.batch_size}, batch_size={batch_size} cannot be honoured; "
+                f"the DataLoader has batches of {self.loader.batch_size}, batch_size={batch_size} cannot be honoured; "
                 "leave batch_size out"
             )
         return len(self.loader)
@@ -144,9 +136,7 @@ class LoaderSource:
         """Move batches to a device as they come."""
         return replace(self, device=device)
 
-    def epoch(
-        self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None
-    ) -> Iterator[Batch]:
+    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """The loader's batches; its shuffling and augmentation are seeded by seed and epoch."""
         if rows is not None:
             raise SettingError(
@@ -173,9 +163,7 @@ class LoaderSource:
 
     def _batch(self, item: Any) -> Batch:
         if not (isinstance(item, list | tuple) and len(item) == 2):
-            raise DataError(
-                f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}"
-            )
+            raise DataError(f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}")
         inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", self.dtype)
         check_rows(inputs, targets)
         if self.task is not None:
@@ -198,9 +186,7 @@ def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuf
     if isinstance(data, IterableDataset) or (
         isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
     ):
-        raise DataError(
-            "a stream of unknown order cannot be trained on repeatably; use a Dataset with __getitem__"
-        )
+        raise DataError("a stream of unknown order cannot be trained on repeatably; use a Dataset with __getitem__")
     if isinstance(data, DataLoader):
         return LoaderSource(data, dtype)
     if isinstance(data, TensorDataset):

@@ -75,15 +75,11 @@ def read(folder: str | Path) -> Checkpoint:
     """Read the newest checkpoint of a run folder; name the file that is missing, damaged or foreign."""
     root = Path(folder)
     if not root.is_dir():
-        raise CheckpointError(
-            f"{root} is not a folder; pass the folder given to fit(checkpoint=...) or save(...)"
-        )
+        raise CheckpointError(f"{root} is not a folder; pass the folder given to fit(checkpoint=...) or save(...)")
     place = _newest(root) or (root if (root / MANIFEST).is_file() else None)
     if place is None:
         found = ", ".join(sorted(path.name for path in root.iterdir())[:5]) or "nothing"
-        raise CheckpointError(
-            f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}"
-        )
+        raise CheckpointError(f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}")
     _verify(place)
     run = _parse(place / RUN, (place / RUN).read_text(encoding="utf-8"))
     lines = (place / HISTORY).read_text(encoding="utf-8").splitlines()
@@ -96,29 +92,19 @@ def read(folder: str | Path) -> Checkpoint:
     if not (isinstance(shared, list) and all(isinstance(name, str) for name in shared)):
         raise CheckpointError(f"{place / RUN} is not of this library: it lacks the list of shared leaves")
     state = _unflatten(tensors, "state", frozenset(shared), place / TENSORS)
-    best = (
-        _unflatten(tensors, "best", frozenset(shared), place / TENSORS) if "best/weights" in tensors else None
-    )
+    best = _unflatten(tensors, "best", frozenset(shared), place / TENSORS) if "best/weights" in tensors else None
     return Checkpoint(run, state, history, best)
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     run = checkpoint.run | {"shared": sorted(checkpoint.state.members.shared)}
     (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-    (folder / HISTORY).write_text(
-        "".join(json.dumps(row) + "\n" for row in checkpoint.history), encoding="utf-8"
-    )
-    tensors = _flatten(checkpoint.state, "state") | (
-        _flatten(checkpoint.best, "best") if checkpoint.best else {}
-    )
+    (folder / HISTORY).write_text("".join(json.dumps(row) + "\n" for row in checkpoint.history), encoding="utf-8")
+    tensors = _flatten(checkpoint.state, "state") | (_flatten(checkpoint.best, "best") if checkpoint.best else {})
     save_file(tensors, folder / TENSORS)
     os.chmod(folder / TENSORS, (folder / RUN).stat().st_mode)  # save_file ignores the umask
-    files = {
-        name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES
-    }
-    (folder / MANIFEST).write_text(
-        json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8"
-    )
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
+    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
     for name in (*_FILES, MANIFEST):
         _flush(folder / name)
     _flush(folder)
@@ -133,9 +119,7 @@ def _verify(place: Path) -> None:
         raise CheckpointError(f"{path} is missing: the checkpoint is incomplete or not of this library")
     manifest = _parse(path, path.read_bytes().decode("utf-8", errors="replace"))
     if manifest.get("format") != 1:
-        raise CheckpointError(
-            f"{path} has format {manifest.get('format')!r}; this version of the library reads 1"
-        )
+        raise CheckpointError(f"{path} has format {manifest.get('format')!r}; this version of the library reads 1")
     for name in _FILES:
         expected = manifest.get("files", {})
         expected = expected.get(name) if isinstance(expected, dict) else None
@@ -155,9 +139,7 @@ def _verify(place: Path) -> None:
 def _flatten(state: State, prefix: str) -> dict[str, Tensor]:
     groups = {"params": state.members.params, "buffers": state.members.buffers}
     groups |= {f"slots/{slot}": leaves for slot, leaves in state.slots.items()}
-    flat = {
-        f"{prefix}/{group}/{name}": leaf for group, leaves in groups.items() for name, leaf in leaves.items()
-    }
+    flat = {f"{prefix}/{group}/{name}": leaf for group, leaves in groups.items() for name, leaf in leaves.items()}
     flat[f"{prefix}/weights"] = state.members.weights
     return {name: leaf.detach().cpu().contiguous() for name, leaf in flat.items()}
 

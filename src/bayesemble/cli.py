@@ -79,9 +79,7 @@ def compare(
         typer.Option(help="Names separated by commas, settings after a colon; see `bayesemble methods`."),
     ] = None,
     members: Annotated[int, typer.Option(help="Members of each ensemble.")] = 5,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data; as many as suit it by default.")
-    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; as many as suit it by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Repetitions, each with its own split and start.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 64,
     folder: Annotated[Path, typer.Option("--out", help="Where results and runs go.")] = Path("comparison"),
@@ -108,9 +106,7 @@ def compare(
         print(json.dumps(comparison.summary(), indent=2))
     else:
         out.print(comparison_table(comparison))
-        out.print(
-            f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}", highlight=False, soft_wrap=True
-        )
+        out.print(f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -125,10 +121,7 @@ def methods(
     from bayesemble.methods import METHODS, method_class
 
     if name is None:
-        rows = [
-            {"method": key, "class": method_class(key).__name__, "idea": _idea(METHODS[key])}
-            for key in METHODS
-        ]
+        rows = [{"method": key, "class": method_class(key).__name__, "idea": _idea(METHODS[key])} for key in METHODS]
     else:
         fields = dataclasses.fields(method_class(name))
         rows = [{"setting": f.name, "default": str(f.default), "meaning": f.metadata["help"]} for f in fields]

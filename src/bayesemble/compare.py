@@ -28,7 +28,9 @@ from bayesemble.predictive import NormalPredictive, Predictive
 from bayesemble.settings import require
 from bayesemble.task import Task
 
-DEFAULT_METHODS = "map,deep_ensemble,deep_ensemble:bootstrap=true,deep_ensemble:anchored=true,deep_ensemble:adversarial=0.05"
+DEFAULT_METHODS = (
+    "map,deep_ensemble,deep_ensemble:bootstrap=true,deep_ensemble:anchored=true,deep_ensemble:adversarial=0.05"
+)
 
 
 @dataclass(frozen=True)

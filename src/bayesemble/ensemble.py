@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from bayesemble import checkpoint as checkpoints
 from bayesemble import seeds, settings
@@ -76,29 +77,22 @@ class Ensemble:
         require(batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
-        axis = 1 if per_member else 0
         check_rows(tensors, None, per_member)
-        count = tensors_of(tensors)[0].shape[axis]
-
-        def parts() -> Iterator[Inputs]:
-            for start in range(0, count, batch_size):
-                yield map_tensors(
-                    lambda leaf: leaf.narrow(axis, start, min(batch_size, count - start)), tensors
-                )
-
-        return self._predict_all(parts(), per_member, self.draw(num_draws, seed), keep_members)
+        parts = _split_rows(tensors, batch_size, axis=1 if per_member else 0)
+        members = self.draw(num_draws, seed)
+        predictions = []
+        for part in parts:
+            prediction = self._predict_batch(part, per_member, members)
+            predictions.append(prediction if keep_members else prediction.reduce())
+        return type(predictions[0]).concat(predictions)
 
     def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
-        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(
-            self.task, training=False
-        )
+        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
         members, predictions, targets = self.draw(), [], []
         for batch in source.in_order(batch_size):
             if batch.inputs_per_member:
-                raise DataError(
-                    "evaluate averages the members, so they must share the data; predict PerMember data"
-                )
+                raise DataError("evaluate averages the members, so they must share the data; predict PerMember data")
             predictions.append(self._predict_batch(batch.inputs, False, members))
             targets.append(batch.targets)
         predictive = type(predictions[0]).concat(predictions)
@@ -133,17 +127,7 @@ class Ensemble:
 
     def __repr__(self) -> str:
         name = type(self.task.module).__name__
-        return (
-            f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
-        )
-
-    def _predict_all(
-        self, parts: Iterator[Inputs], per_member: bool, members: Members, keep_members: bool
-    ) -> Predictive:
-        predictions = [self._predict_batch(inputs, per_member, members) for inputs in parts]
-        if not keep_members:
-            predictions = [prediction.reduce() for prediction in predictions]
-        return type(predictions[0]).concat(predictions)
+        return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
 
     def _predict_batch(self, inputs: Inputs, per_member: bool, members: Members) -> Predictive:
         device = members.weights.device
@@ -165,9 +149,7 @@ def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]
     return ensemble.evaluate(data, ood)
 
 
-def load(
-    folder: str | Path, model: ModelSource, *, output: str | Callable[[Any], Tensor] | None = None
-) -> Ensemble:
+def load(folder: str | Path, model: ModelSource, *, output: str | Callable[[Any], Tensor] | None = None) -> Ensemble:
     """Bring back an ensemble from the folder of `Ensemble.save` or of `fit(checkpoint=...)`.
 
     Args:
@@ -199,9 +181,7 @@ def restore(
         executor = settings.parse(run["executor"], EXECUTORS)
         seed, execution = int(run["seed"]), str(run["execution"])
     except (KeyError, TypeError, ValueError, AttributeError, SettingError) as error:
-        raise CheckpointError(
-            f"run.json in {folder} does not describe a run of this library: {error!r}"
-        ) from error
+        raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {error!r}") from error
     _check_leaves(task, found.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
 
@@ -215,15 +195,20 @@ def _check_leaves(task: Task, members: Members, folder: str) -> None:
             here, there = found[kind].get(name), leaves.get(name)
             if here is None or there is None:
                 lacking = "the saved run" if here is None else "the network"
-                raise CheckpointError(
-                    f"{kind} {name!r} is not in {lacking}; is {folder} a run of this network?"
-                )
+                raise CheckpointError(f"{kind} {name!r} is not in {lacking}; is {folder} a run of this network?")
             shape = here.shape if name in members.shared else here.shape[1:]
             if shape != there.shape or here.dtype != there.dtype:
                 raise CheckpointError(
                     f"{kind} {name!r} is {tuple(shape)} {here.dtype} in {folder}, "
                     f"but the network has {tuple(there.shape)} {there.dtype}"
                 )
+
+
+def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
+    """Views of so many rows each, of nested inputs."""
+    leaves, structure = pytree.tree_flatten(inputs)
+    pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
+    return [pytree.tree_unflatten(piece, structure) for piece in pieces]
 
 
 def _on_cpu(members: Members) -> Members:

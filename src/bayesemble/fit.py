@@ -82,11 +82,7 @@ def fit(
 
     plan = _Plan(epochs, batch_size, source.steps(batch_size), seed)
     found = _find_checkpoint(checkpoint, resume)
-    run = (
-        _start(task, method, source, executor, plan)
-        if found is None
-        else _resume(found, task, method, source, plan)
-    )
+    run = _start(task, method, source, executor, plan) if found is None else _resume(found, task, method, source, plan)
     run = replace(run, ensemble=replace(run.ensemble, state=run.ensemble.state.to(place)))
     with (
         thread_count(run.ensemble.executor),
@@ -209,17 +205,13 @@ def _resume(found: Checkpoint, task: Task, method: Method, source: Source, plan:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
     progress = found.run.get("progress")
     if not isinstance(progress, dict):
-        raise CheckpointError(
-            "the folder holds a saved ensemble, not a run that can be resumed; choose another folder"
-        )
+        raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
     if isinstance(source, LoaderSource):
         source.check_resumable()
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
-    held = {key: found.run[key] for key in ("task", "method", "seed")} | {
-        "batch_size": progress["batch_size"]
-    }
+    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": progress["batch_size"]}
     for key, value in asked.items():
         if value != held[key]:
             raise CheckpointError(

@@ -60,13 +60,9 @@ class Categorical(Likelihood):
                 "use Bernoulli() for a single logit"
             )
         labels = _shaped(targets, output_shape[:-1])
-        _refuse_rows(
-            labels != labels.round() if labels.is_floating_point() else None, labels, "a whole label"
-        )
+        _refuse_rows(labels != labels.round() if labels.is_floating_point() else None, labels, "a whole label")
         wrong = (labels < 0) | (labels >= output_shape[-1])
-        _refuse_rows(
-            wrong, labels, f"a label in 0..{output_shape[-1] - 1}, as the network has that many outputs"
-        )
+        _refuse_rows(wrong, labels, f"a label in 0..{output_shape[-1] - 1}, as the network has that many outputs")
         return labels.long()
 
     def check_training_targets(self, targets: Tensor) -> None:
@@ -102,9 +98,7 @@ class Bernoulli(Likelihood):
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Minus the binary cross-entropy."""
-        cross_entropy = F.binary_cross_entropy_with_logits(
-            outputs, targets.to(outputs.dtype), reduction="none"
-        )
+        cross_entropy = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
         return _per_row(-cross_entropy)
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
@@ -120,9 +114,7 @@ class Gaussian(Likelihood):
     log p(y|f) = -(y - f)^2 / (2 s^2) - log s - log(2 pi) / 2
     """
 
-    noise: float | str = setting(
-        1.0, 'standard deviation of the noise, or "learned": one per member and output'
-    )
+    noise: float | str = setting(1.0, 'standard deviation of the noise, or "learned": one per member and output')
 
     def __post_init__(self) -> None:
         positive = isinstance(self.noise, int | float) and math.isfinite(self.noise) and self.noise > 0
@@ -253,6 +245,4 @@ def _refuse_rows(wrong: Tensor | None, values: Tensor, needed: str) -> None:
 
 def _refuse_constant(targets: Tensor, needed: str) -> None:
     if (targets == targets.flatten()[0]).all():
-        raise DataError(
-            f"training needs at least {needed}; all {len(targets)} rows have {targets.flatten()[0].item()}"
-        )
+        raise DataError(f"training needs at least {needed}; all {len(targets)} rows have {targets.flatten()[0].item()}")

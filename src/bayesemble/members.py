@@ -28,9 +28,7 @@ class Members:
     """Names of the leaves that have no member axis."""
 
     @staticmethod
-    def stack(
-        params: Sequence[Leaves], buffers: Sequence[Leaves], share: frozenset[str] = frozenset()
-    ) -> Members:
+    def stack(params: Sequence[Leaves], buffers: Sequence[Leaves], share: frozenset[str] = frozenset()) -> Members:
         """Put single networks side by side, with equal weights; leaves named in `share` are taken from the first."""
 
         def join(leaves: Sequence[Leaves]) -> Leaves:
@@ -71,9 +69,7 @@ class Members:
         def over(leaves: Leaves) -> Leaves:
             return {name: leaf if name in self.shared else function(leaf) for name, leaf in leaves.items()}
 
-        return replace(
-            self, params=over(self.params), buffers=over(self.buffers), weights=function(self.weights)
-        )
+        return replace(self, params=over(self.params), buffers=over(self.buffers), weights=function(self.weights))
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,9 +44,7 @@ class Optimizer:
         steps = {"step": torch.zeros((), dtype=torch.float32)}
         return {"first_moment": _zeros(params), "second_moment": _zeros(params), "steps": steps}
 
-    def update(
-        self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float
-    ) -> None:
+    def update(self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float) -> None:
         """Take one step downhill, in place."""
         leaves = list(params.values())
         slopes = [_like(gradients[name], leaf) for name, leaf in params.items()]

@@ -28,18 +28,12 @@ class ParticleMethod:
     num_members: int = setting(5, "number of independently started members")
     learning_rate: float = setting(1e-3, "step size, before the schedule")
     optimizer: str = setting("adam", "adam, adamw or sgd")
-    schedule: str | Schedule = setting(
-        "constant", "learning-rate schedule: constant, cosine, step or cyclical"
-    )
+    schedule: str | Schedule = setting("constant", "learning-rate schedule: constant, cosine, step or cyclical")
     momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam")
-    weight_decay: float = setting(
-        0.0, "decay of the optimiser, only for a task without prior, which says the same"
-    )
+    weight_decay: float = setting(0.0, "decay of the optimiser, only for a task without prior, which says the same")
     clip: float | None = setting(None, "largest norm of each member's gradient of the mean loss")
     bootstrap: bool = setting(False, "train each member on its own resample of the rows")
-    anchored: bool = setting(
-        False, "centre each member's prior on its own prior draw, and add noise to its targets"
-    )
+    anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
     adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off")
 
     def __post_init__(self) -> None:
@@ -66,9 +60,7 @@ class ParticleMethod:
             return None
         return torch.stack(
             [
-                torch.randint(
-                    num_data, (num_data,), generator=seeds.generator(seed, "member", i, "bootstrap")
-                )
+                torch.randint(num_data, (num_data,), generator=seeds.generator(seed, "member", i, "bootstrap"))
                 for i in range(self.num_members)
             ]
         )
@@ -134,9 +126,7 @@ def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]
     Reference: Pearce et al. (2020), with the target noise of Bardsley et al. (2014).
     """
     if not isinstance(task.prior, NormalPrior):
-        raise SettingError(
-            f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}"
-        )
+        raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
     assert task.num_data is not None
     assert task.output_shape is not None
     spread = task.temperature**0.5
@@ -158,9 +148,7 @@ def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
     if slot is None:
         return batch
     if batch.rows is None:
-        raise SettingError(
-            "anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset"
-        )
+        raise SettingError("anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset")
     noise = slot["noise"]
     members = torch.arange(len(noise)).unsqueeze(1)
     rows = batch.rows if batch.rows.dim() == 2 else batch.rows.unsqueeze(0)
@@ -177,9 +165,7 @@ def _adversarial(task: Task, size: float) -> MemberFunction:
 
     def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
         if not all(leaf.is_floating_point() for leaf in tensors_of(inputs)):
-            raise SettingError(
-                "adversarial training moves the inputs, which must be real numbers, not indices"
-            )
+            raise SettingError("adversarial training moves the inputs, which must be real numbers, not indices")
 
         def likelihood(moved: Inputs, statistics: Leaves) -> Tensor:
             return task.mean_log_likelihood(params, statistics, moved, targets)

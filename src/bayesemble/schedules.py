@@ -46,9 +46,7 @@ class Step:
     factor: float = setting(0.1, "what the rate is multiplied by at each drop")
 
     def __post_init__(self) -> None:
-        require(
-            all(0 < share < 1 for share in self.at), f"drops lie inside training, in (0, 1), not at {self.at}"
-        )
+        require(all(0 < share < 1 for share in self.at), f"drops lie inside training, in (0, 1), not at {self.at}")
 
     def __call__(self, progress: float) -> float:
         """Give the factor on the learning rate."""

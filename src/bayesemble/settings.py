@@ -18,9 +18,7 @@ def setting(default: Any, help: str) -> Any:
 def dump(value: Any) -> Any:
     """Turn settings into plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init
-        }
+        fields = {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
         return {"class": type(value).__name__, **fields}
     if isinstance(value, dict):
         return {key: dump(item) for key, item in value.items()}
@@ -28,9 +26,7 @@ def dump(value: Any) -> Any:
         return [dump(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise SettingError(
-        f"settings are saved as JSON, which cannot hold {value!r}; use numbers, texts or names"
-    )
+    raise SettingError(f"settings are saved as JSON, which cannot hold {value!r}; use numbers, texts or names")
 
 
 def parse(value: Any, classes: Iterable[type], nested: Iterable[type] = ()) -> Any:

@@ -21,9 +21,7 @@ from bayesemble.predictive import Predictive
 from bayesemble.priors import NormalPrior, Prior, Shapes
 from bayesemble.types import Inputs, Leaves, tensors_of
 
-_OF_LIKELIHOOD = (
-    "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
-)
+_OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +49,13 @@ class Task:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.model, nn.Module) or callable(self.model)):
-            raise ModelError(
-                f"model must be an nn.Module or a factory of one, got {type(self.model).__name__}"
-            )
+            raise ModelError(f"model must be an nn.Module or a factory of one, got {type(self.model).__name__}")
         if not isinstance(self.likelihood, Likelihood):
             raise SettingError(f"likelihood must be one such as be.Categorical(), got {self.likelihood!r}")
         if not (self.prior is None or isinstance(self.prior, Prior)):
             raise SettingError(f"prior must be one such as be.NormalPrior(), or None, got {self.prior!r}")
         if not (self.output is None or isinstance(self.output, str) or callable(self.output)):
-            raise SettingError(
-                f"output must be the name of an attribute or key, or a function, got {self.output!r}"
-            )
+            raise SettingError(f"output must be the name of an attribute or key, or a function, got {self.output!r}")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise SettingError(f"temperature must be a positive number, got {self.temperature}")
 
@@ -72,9 +66,7 @@ class Task:
             check_factory(self.model)
             module = fresh_module(self.model)
         if any(name.startswith(_OF_LIKELIHOOD) for name, _ in module.named_parameters()):
-            raise ModelError(
-                "the network has a part called 'likelihood', a name kept for the likelihood; rename it"
-            )
+            raise ModelError("the network has a part called 'likelihood', a name kept for the likelihood; rename it")
         if not any(parameter.requires_grad for parameter in module.parameters()):
             raise ModelError(f"{type(module).__name__} has no trainable parameters")
         return module
@@ -110,9 +102,7 @@ class Task:
             stochastic = not torch.equal(before, torch.get_rng_state())
         rows = shapes[0][0]
         if outputs.dim() == 0 or outputs.shape[0] != rows:
-            raise DataError(
-                f"the network must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}"
-            )
+            raise DataError(f"the network must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
         bound = replace(self, num_data=num_data, output_shape=tuple(outputs.shape[1:]), stochastic=stochastic)
         bound.__dict__["module"] = self.module
         return bound
@@ -136,9 +126,7 @@ class Task:
         drawn = [self.new_member(seeds.child(seed, "member", i, "start")) for i in range(num_members)]
         frozen = [name for name, _ in self.module.named_parameters() if name in drawn[0][1]]
         share = {n for n in frozen if all(torch.equal(buffers[n], drawn[0][1][n]) for _, buffers in drawn)}
-        return Members.stack(
-            [params for params, _ in drawn], [buffers for _, buffers in drawn], frozenset(share)
-        )
+        return Members.stack([params for params, _ in drawn], [buffers for _, buffers in drawn], frozenset(share))
 
     def forward(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False) -> Tensor:
         """Outputs of one member, `(batch, ...)`; in training, its buffers are updated in place."""
@@ -152,9 +140,7 @@ class Task:
             result = functional_call(module, leaves, inputs if isinstance(inputs, tuple) else (inputs,))
         if training:
             for name, buffer in buffers.items():
-                if (
-                    leaves[name] is not buffer
-                ):  # the network replaced its buffer instead of changing it in place
+                if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
                     buffer.copy_(leaves[name])
         return self._pick_output(result)
 
@@ -168,9 +154,7 @@ class Task:
 
         log_joint = ( N * mean log p(y|f) + log p(w) ) / temperature
         """
-        log_prior = (
-            self.prior.log_prob(self._network_leaves(params), self.scales) if self.prior is not None else 0.0
-        )
+        log_prior = self.prior.log_prob(self._network_leaves(params), self.scales) if self.prior is not None else 0.0
         return (self._num_data() * mean_log_likelihood + log_prior) / self.temperature
 
     def score(self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None) -> Leaves:
@@ -193,9 +177,7 @@ class Task:
 
     def _num_data(self) -> int:
         if self.num_data is None:
-            raise SettingError(
-                "the number of training rows is not known yet; fit finds it, or pass Task(num_data=...)"
-            )
+            raise SettingError("the number of training rows is not known yet; fit finds it, or pass Task(num_data=...)")
         return self.num_data
 
     @staticmethod

@@ -42,9 +42,7 @@ class Batch:
 
     inputs: Inputs
     targets: Tensor
-    rows: Tensor | None = (
-        None  # where these rows stand in the data, if that is known: (batch,) or (member, batch)
-    )
+    rows: Tensor | None = None  # where these rows stand in the data, if that is known: (batch,) or (member, batch)
     inputs_per_member: bool = False
     targets_per_member: bool = False
 

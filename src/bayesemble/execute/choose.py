@@ -42,11 +42,10 @@ def choose(wish: str | Executor, task: Task, state: State, batch: Batch, stepper
     """Settle on an executor: the one asked for, or under "auto" the one whose steps are quickest."""
     if wish == "auto":
         return _fastest(task, state, batch, stepper)
-    executor = {"loop": Loop(), "vmap": Vmap()}.get(wish) if isinstance(wish, str) else wish
-    if executor is None or isinstance(executor, type):
-        raise SettingError(
-            f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}'
-        )
+    named: dict[str, Executor] = {"loop": Loop(), "vmap": Vmap()}
+    executor = named.get(wish) if isinstance(wish, str) else wish
+    if not isinstance(executor, EXECUTORS):
+        raise SettingError(f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}')
     if isinstance(executor, Vmap):
         obstacle = vmap_obstacle(task, state.members, batch)
         if obstacle:
@@ -77,9 +76,7 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
         with warnings.catch_warnings(), _traced(task.module, layers):
             warnings.simplefilter("ignore")
             found = run(Vmap())
-    except (
-        Exception
-    ) as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
+    except Exception as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
         where = f"layer {layers[-1]}" if layers else "the backward pass"
         return f"vmap cannot run {where}: {str(error).strip().splitlines()[0]}"
     if all(_close(one, other) for one, other in zip(expected, found, strict=True)):

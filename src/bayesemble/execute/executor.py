@@ -14,7 +14,10 @@ from bayesemble.types import Batch, Inputs, Leaves, MemberFunction
 class Executor(Protocol):
     """Runs a function of one member for all members. All executors give the same numbers."""
 
-    threads: int | None
+    @property
+    def threads(self) -> int | None:
+        """Number of torch threads; None leaves it as it is."""
+        ...
 
     def arrange(self, state: State) -> State:
         """Lay everything out in memory as this executor likes it."""

@@ -17,9 +17,7 @@ from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, map_tensors
 class Loop:
     """Run members one by one; only one member's activations are in memory at a time."""
 
-    channels_last: bool = setting(
-        False, "keep images and kernels in channels-last order, faster for convolutions"
-    )
+    channels_last: bool = setting(False, "keep images and kernels in channels-last order, faster for convolutions")
     threads: int | None = setting(None, "number of torch threads; None leaves it as it is")
 
     def arrange(self, state: State) -> State:
@@ -68,6 +66,4 @@ class Loop:
     def _ordered(self, inputs: Inputs) -> Inputs:
         if not self.channels_last:
             return inputs
-        return map_tensors(
-            lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs
-        )
+        return map_tensors(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)

@@ -8,6 +8,8 @@ from bayesemble.errors import SettingError
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.method import Method
 
+__all__ = ["METHODS", "DeepEnsemble", "Method", "make_method", "method_class"]
+
 METHODS: dict[str, Callable[..., Method]] = {
     "map": partial(DeepEnsemble, num_members=1),
     "deep_ensemble": DeepEnsemble,
@@ -33,9 +35,7 @@ def make_method(name: str, **settings: Any) -> Method:
         if not _fits(value, fields[key]):
             raise SettingError(f"setting {key!r} of {name!r} must be {fields[key]}, got {value!r}")
         if key in fixed and value != fixed[key]:
-            raise SettingError(
-                f"method {name!r} always has {key}={fixed[key]!r}, {key}={value!r} cannot be honoured"
-            )
+            raise SettingError(f"method {name!r} always has {key}={fixed[key]!r}, {key}={value!r} cannot be honoured")
     return maker(**settings)
 
 

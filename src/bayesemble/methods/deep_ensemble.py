@@ -29,9 +29,7 @@ class DeepEnsemble(ParticleMethod):
         """Start the members."""
         return particles.init(self, task, seed)
 
-    def step(
-        self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
-    ) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""
         scores, info = particles.scores(self, state, batch, task, executor, clock)
         return particles.ascend(self, state, scores, task, clock), info

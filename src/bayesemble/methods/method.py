@@ -23,9 +23,7 @@ class Method(Protocol):
         """Make the state that the first step starts from."""
         ...
 
-    def step(
-        self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
-    ) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Use one batch. The tensors of the state may be changed in place; use only what is returned."""
         ...
 

@@ -59,10 +59,7 @@ def reliability(
         index[confidence.argsort(stable=True)] = torch.arange(len(confidence)) * bins // len(confidence)
     count = torch.bincount(index, minlength=bins)
     kept = count >= max(min_count, 1)
-    sums = [
-        torch.zeros(bins, dtype=torch.float64).index_add_(0, index, values)[kept]
-        for values in (confidence, right)
-    ]
+    sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, values)[kept] for values in (confidence, right)]
     return Reliability(sums[0] / count[kept], sums[1] / count[kept], count[kept])
 
 

@@ -1,6 +1,7 @@
 """Multilayer perceptrons."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
 
@@ -12,6 +13,6 @@ def mlp(num_inputs: int, hidden: Sequence[int], num_outputs: int) -> nn.Sequenti
     """
     layers: list[nn.Module] = [nn.Flatten()]
     widths = [num_inputs, *hidden]
-    for before, after in zip(widths[:-1], widths[1:], strict=True):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], num_outputs))

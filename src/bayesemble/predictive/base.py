@@ -43,9 +43,7 @@ class Predictive(ABC):
         values = _as_floats(probs, "probs", dims=(2, 3))
         values = values[None] if values.dim() == 2 else values
         if (values < 0).any() or not torch.allclose(values.sum(-1), values.new_ones(()), atol=1e-4):
-            raise DataError(
-                "probabilities must be non-negative and sum to one over the last axis, the classes"
-            )
+            raise DataError("probabilities must be non-negative and sum to one over the last axis, the classes")
         return ClassPredictive(_as_weights(weights, values), values.log())
 
     @staticmethod
@@ -62,9 +60,7 @@ class Predictive(ABC):
         try:
             stds = stds.expand(means.shape)
         except RuntimeError:
-            raise DataError(
-                f"std of shape {tuple(stds.shape)} does not fit means {tuple(means.shape)}"
-            ) from None
+            raise DataError(f"std of shape {tuple(stds.shape)} does not fit means {tuple(means.shape)}") from None
         if (stds <= 0).any():
             raise DataError(f"standard deviations must be positive, the smallest is {stds.min():g}")
         return NormalPredictive(_as_weights(weights, means), means, stds)
@@ -88,7 +84,7 @@ class Predictive(ABC):
 
     @abstractmethod
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
-        """Draw targets: `(num, row, ...)`. Each draw picks one member for all rows, so it is one function plus noise."""
+        """Draw targets `(num, row, ...)`: each draw picks one member for all rows, so it is one function plus noise."""
 
     @abstractmethod
     def reduce(self) -> Self:
@@ -112,9 +108,7 @@ class Predictive(ABC):
         """The prediction of one member alone."""
         self._need_members("member(i)")
         if not -self.num_members <= index < self.num_members:
-            raise SettingError(
-                f"there are {self.num_members} members, 0 to {self.num_members - 1}, not {index}"
-            )
+            raise SettingError(f"there are {self.num_members} members, 0 to {self.num_members - 1}, not {index}")
         index %= self.num_members
         one = {name: value[index : index + 1] for name, value in self._member_fields().items()}
         return dataclasses.replace(self, weights=torch.ones_like(self.weights[:1]), **one)
@@ -128,7 +122,7 @@ class Predictive(ABC):
     def concat(cls, parts: Sequence[Self]) -> Self:
         """Join predictions of the same members for further rows."""
         first = parts[0]
-        joined = {
+        joined: dict[str, Any] = {
             name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in first._member_fields()
         }
         kept = {name: torch.cat([part.kept[name] for part in parts]) for name in first.kept}
@@ -147,9 +141,7 @@ class Predictive(ABC):
 
     def _need_members(self, what: str) -> None:
         if self.kept:
-            raise SettingError(
-                f"{what} needs the members, which this prediction dropped; use keep_members=True"
-            )
+            raise SettingError(f"{what} needs the members, which this prediction dropped; use keep_members=True")
 
     def _average(self, values: Tensor) -> Tensor:
         return torch.tensordot(self.weights.to(values.dtype), values, dims=1)
@@ -170,13 +162,9 @@ def _as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:
         raise DataError(f"{name} must be an array of numbers: {error}") from None
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
     if tensor.dim() not in dims:
-        raise DataError(
-            f"{name} must have {' or '.join(map(str, dims))} axes, got shape {tuple(tensor.shape)}"
-        )
+        raise DataError(f"{name} must have {' or '.join(map(str, dims))} axes, got shape {tuple(tensor.shape)}")
     if tensor.numel() == 0:
-        raise DataError(
-            f"{name} is empty, its shape is {tuple(tensor.shape)}; at least one member and row is needed"
-        )
+        raise DataError(f"{name} is empty, its shape is {tuple(tensor.shape)}; at least one member and row is needed")
     if not tensor.isfinite().all():
         raise DataError(f"{name} contains NaN or infinity")
     return tensor
@@ -204,15 +192,15 @@ def match_targets(targets: Any, shape: torch.Size) -> Tensor:
         return tensor
     if tensor.shape == (*rows, 1) or (*tensor.shape, 1) == tuple(rows):
         return tensor.reshape(rows)
-    raise DataError(
-        f"targets must have shape {tuple(rows)} to fit the predictions, got {tuple(tensor.shape)}"
-    )
+    raise DataError(f"targets must have shape {tuple(rows)} to fit the predictions, got {tuple(tensor.shape)}")
 
 
 def sum_outputs(values: Tensor) -> Tensor:
+    """Add up what `(member, row, output)` has for each row: `(member, row)`."""
     return values.flatten(2).sum(-1) if values.dim() > 2 else values
 
 
 def check_level(level: float) -> None:
+    """Refuse a level that is no probability strictly between 0 and 1."""
     if not 0 < level < 1:
         raise SettingError(f"a probability strictly between 0 and 1 was needed, got {level}")

@@ -59,11 +59,7 @@ class ClassPredictive(Predictive):
         shares = self._average(votes.to(self.log_probs.dtype))
         pairs = 1 - self.weights.square().sum().to(shares.dtype)
         # With all weight on one member there is no second member to disagree.
-        return (
-            (1 - shares.square().sum(-1)).clamp_min(0) / pairs
-            if pairs > 1e-12
-            else torch.zeros_like(shares[..., 0])
-        )
+        return (1 - shares.square().sum(-1)).clamp_min(0) / pairs if pairs > 1e-12 else torch.zeros_like(shares[..., 0])
 
     @property
     def aleatoric(self) -> Tensor:
@@ -80,9 +76,7 @@ class ClassPredictive(Predictive):
         values = match_targets(targets, self.log_probs.shape[:-1])
         labels, last = values.long(), self.log_probs.shape[-1] - 1
         if (labels != values).any() or (labels.numel() and not 0 <= labels.min() <= labels.max() <= last):
-            raise DataError(
-                f"labels must be whole and lie in 0..{last}, got {values.min():g}..{values.max():g}"
-            )
+            raise DataError(f"labels must be whole and lie in 0..{last}, got {values.min():g}..{values.max():g}")
         return labels
 
     def member_log_prob(self, targets: Any) -> Tensor:

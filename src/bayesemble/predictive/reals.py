@@ -63,9 +63,7 @@ class RealPredictive(Predictive):
 
     def cdf(self, values: Any) -> Tensor:
         """P(y <= value) under the mixture."""
-        return self._average(
-            self.member_cdf(match_targets(values, self.member_mean.shape).to(self.mean.dtype))
-        )
+        return self._average(self.member_cdf(match_targets(values, self.member_mean.shape).to(self.mean.dtype)))
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds the target with probability `level`: its lower and upper end."""
@@ -103,9 +101,7 @@ class NormalPredictive(RealPredictive):
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log density of the targets under each member, `(member, row)`."""
         values = match_targets(targets, self.means.shape).to(self.means.dtype)
-        return sum_outputs(
-            torch.distributions.Normal(self.means, self.stds, validate_args=False).log_prob(values)
-        )
+        return sum_outputs(torch.distributions.Normal(self.means, self.stds, validate_args=False).log_prob(values))
 
     def quantile(self, level: float) -> Tensor:
         """Quantile of the mixture, by bisection between the members' own quantiles, which enclose it."""
@@ -122,9 +118,7 @@ class NormalPredictive(RealPredictive):
 
     def rescale(self, shift: Any, scale: Any) -> NormalPredictive:
         """Predictions of `shift + scale * y`: back to the original units of a standardised target."""
-        shift, scale = (
-            torch.as_tensor(value, dtype=torch.float64).to(self.means) for value in (shift, scale)
-        )
+        shift, scale = (torch.as_tensor(value, dtype=torch.float64).to(self.means) for value in (shift, scale))
         kept = {name: value * scale.square() for name, value in self.kept.items()}
         return NormalPredictive(self.weights, shift + scale * self.means, scale.abs() * self.stds, kept=kept)
 
