@@ -6,15 +6,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from bayesemble.batches import (
-    ArraySource,
-    LoaderSource,
-    PerMember,
-    as_inputs,
-    as_source,
-    as_tensor,
-    check_rows,
-)
+from bayesemble.batches import ArraySource, LoaderSource, PerMember, as_source
 from bayesemble.errors import DataError, SettingError
 from bayesemble.likelihoods import Categorical, Gaussian
 from bayesemble.task import Task
@@ -94,6 +86,12 @@ def test_a_last_row_alone_joins_the_batch_before_it(num_rows, batch_size, expect
     assert source.steps(batch_size) == len(expected)
 
 
+def test_batches_of_one_row_stay_so_when_that_is_asked_for():
+    source = as_source(numbered(3), FLOAT)
+    assert sizes(source.epoch(0, 1, seed=0)) == [1, 1, 1]
+    assert source.steps(1) == 3
+
+
 @pytest.mark.parametrize(("batch_size", "expected"), [(4, [4, 4, 1]), (None, [9]), (100, [9])])
 def test_in_order_gives_the_rows_as_they_stand(batch_size, expected):
     batches = list(as_source(numbered(9), FLOAT).in_order(batch_size))
@@ -171,6 +169,13 @@ def test_arrays_lists_tensors_and_tensor_datasets_are_the_same_data():
         assert source.targets.tolist() == y
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_source_has_the_number_type_of_the_network(dtype):
+    source = as_source((np.full((1, 1), 1 / 3), np.full(1, 1 / 3)), dtype)
+    assert source.inputs.dtype == source.targets.dtype == dtype
+    assert source.targets.item() == torch.tensor(1 / 3, dtype=dtype).item()
+
+
 def test_a_source_and_a_loader_stand_for_themselves():
     source, loader = as_source(numbered(3), FLOAT), DataLoader(Rows())
     assert as_source(source, FLOAT) is source
@@ -181,21 +186,6 @@ def test_a_tensor_dataset_of_three_tensors_has_two_inputs():
     source = as_source(TensorDataset(torch.zeros(4, 1), torch.ones(4, 2), torch.arange(4)), FLOAT)
     assert [tuple(leaf.shape) for leaf in source.inputs] == [(4, 1), (4, 2)]
     assert source.targets.tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_real_numbers_take_the_number_type_of_the_network_and_integers_stay(dtype):
-    inputs = as_inputs({"x": np.zeros((2, 1), np.float16), "tokens": np.array([[1], [2]])}, dtype)
-    assert inputs["x"].dtype == dtype
-    assert inputs["tokens"].dtype == torch.int64
-    source = as_source((np.full((1, 1), 1 / 3), np.full(1, 1 / 3)), dtype)
-    assert source.inputs.dtype == source.targets.dtype == dtype
-    assert source.targets.item() == torch.tensor(1 / 3, dtype=dtype).item()
-
-
-def test_a_list_of_tensors_is_several_inputs_and_a_list_of_numbers_is_one():
-    assert len(as_inputs([torch.zeros(3, 1), torch.zeros(3, 2)], FLOAT)) == 2
-    assert as_inputs([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], FLOAT).shape == (3, 2)
 
 
 def test_an_example_is_the_first_few_rows():
@@ -237,82 +227,34 @@ def test_labels_out_of_range_are_refused_before_training():
 # --- refusals ---
 
 
-@pytest.mark.parametrize(("bad", "word"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
-def test_a_cell_that_is_not_finite_is_named_by_row_and_column(bad, word):
-    x, y = numbered(5, columns=3)
-    x[3, 1] = bad
-    with pytest.raises(DataError, match=rf"inputs must be finite numbers; row 3, column 1 holds {word}:"):
-        as_source((x, y), FLOAT)
+BAD_DATA = {
+    "cell": ((np.array([[0.0], [math.nan]]), np.zeros(2)), "inputs must be finite numbers; row 1, column 0 holds nan"),
+    "target": ((np.zeros((2, 1)), [0.0, math.inf]), "targets must be finite numbers; row 1 holds inf"),
+    "text": ((np.zeros((2, 1)), ["0", "cat"]), "targets must be numbers; row 1 holds 'cat'"),
+    "lengths": ((np.zeros((3, 2)), np.zeros(4)), "the same number of rows, got inputs 3, targets 4"),
+    "no rows": ((np.zeros((0, 2)), np.zeros(0)), "the data has no rows"),
+    "no inputs": (TensorDataset(torch.zeros(3)), "there are no inputs"),
+    "no targets": (PerMember(torch.zeros(2, 3, 1)), r"no targets; a pair \(inputs, targets\) was needed"),
+    "cell of a member": (
+        PerMember([[[0.0], [math.nan]]] * 2, np.zeros((2, 2))),
+        "inputs must be finite numbers; member 0, row 1, column 0 holds nan",
+    ),
+    "lengths of members": (
+        PerMember(torch.zeros(2, 3, 1), torch.zeros(2, 4)),
+        "the same number of rows, got inputs 3, targets 4",
+    ),
+    "numbers of members": (
+        PerMember(torch.zeros(2, 3, 1), torch.zeros(5, 3)),
+        "the same number of members, got inputs 2, targets 5",
+    ),
+}
 
 
-def test_a_target_that_is_not_finite_is_named_by_row():
-    x, y = numbered(5)
-    y[4] = math.nan
-    with pytest.raises(DataError, match="targets must be finite numbers; row 4 holds nan"):
-        as_source((x, y), FLOAT)
-
-
-def test_a_missing_cell_of_a_mixed_table_is_named():
-    x = np.array([[1, 2.5], [None, 3]], dtype=object)
-    with pytest.raises(DataError, match="row 1, column 0 holds nan: remove or fill such cells"):
-        as_source((x, [0, 1]), FLOAT)
-
-
-def test_a_pixel_that_is_not_finite_is_named_by_row():
-    images = torch.zeros(4, 1, 2, 2)
-    images[2, 0, 1, 1] = math.nan
-    with pytest.raises(DataError, match="row 2 holds nan"):
-        as_source((images, torch.zeros(4)), FLOAT)
-
-
-@pytest.mark.parametrize("kind", [object, str])
-def test_a_text_among_numbers_is_named_by_row_and_column(kind):
-    x = np.array([["1", "2"], ["3.5", "red"]], dtype=kind)
-    with pytest.raises(DataError, match=r"inputs must be numbers; row 1, column 1 holds .*red"):
-        as_source((x, [0, 1]), FLOAT)
-
-
-def test_a_text_among_targets_is_named_by_row():
-    with pytest.raises(DataError, match=r"targets must be numbers; row 1 holds .*cat"):
-        as_source((np.zeros((2, 1)), ["0", "cat"]), FLOAT)
-
-
-def test_a_text_in_a_named_input_names_the_input():
-    with pytest.raises(DataError, match=r"input 'age' must be numbers; row 0 holds .*old"):
-        as_inputs({"age": ["old", "1"]}, FLOAT)
-
-
-def test_unequal_lengths_are_listed():
-    with pytest.raises(DataError, match="the same number of rows, got inputs 3, targets 4"):
-        as_source((np.zeros((3, 2)), np.zeros(4)), FLOAT)
-    with pytest.raises(DataError, match="got inputs 3, input 1 2, targets 3"):
-        as_source(((np.zeros((3, 2)), np.zeros((2, 2))), np.zeros(3)), FLOAT)
-    with pytest.raises(DataError, match="got inputs 3, targets 4"):
-        as_source(PerMember(torch.zeros(2, 3, 1), torch.zeros(2, 4)), FLOAT)
-
-
-def test_empty_data_is_refused():
-    with pytest.raises(DataError, match="the data has no rows; at least one is needed"):
-        as_source((np.zeros((0, 2)), np.zeros(0)), FLOAT)
-
-
-def test_data_without_inputs_or_targets_is_refused():
-    with pytest.raises(DataError, match="there are no inputs"):
-        as_source(TensorDataset(torch.zeros(3)), FLOAT)
-    with pytest.raises(DataError, match=r"the data has no targets; a pair \(inputs, targets\) was needed"):
-        as_source(PerMember(torch.zeros(2, 3, 1)), FLOAT)
-
-
-def test_data_per_member_without_a_row_axis_is_refused():
-    with pytest.raises(
-        DataError, match=r"targets of data per member must be \(member, row, ...\), got shape \(2,\)"
-    ):
-        as_source(PerMember(torch.zeros(2, 3, 1), torch.zeros(2)), FLOAT)
-
-
-def test_a_single_value_is_no_array():
-    with pytest.raises(DataError, match=r"targets must be an array with rows, got the single value 3"):
-        as_tensor(3, "targets", FLOAT)
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_data_is_checked_where_it_comes_in(name):
+    data, message = BAD_DATA[name]
+    with pytest.raises(DataError, match=message):
+        as_source(data, FLOAT)
 
 
 @pytest.mark.parametrize(
@@ -323,12 +265,6 @@ def test_what_is_no_data_is_refused_by_its_type(data):
         DataError, match=rf"a pair \(x, y\), a Dataset, a DataLoader.*got {type(data).__name__}"
     ):
         as_source(data, FLOAT)
-
-
-def test_inputs_alone_can_be_checked_for_prediction():
-    check_rows(torch.zeros(3, 1), None)
-    with pytest.raises(DataError, match="row 1, column 0 holds nan"):
-        check_rows(torch.tensor([[0.0], [math.nan]]), None)
 
 
 # --- loaders ---
@@ -363,6 +299,17 @@ def test_a_dataset_is_loaded_in_batches_of_the_size_asked_for():
     assert sizes(batches) == [4, 4, 2]
     assert sorted(seen(batches)) == list(range(10))
     assert sizes(as_source(Rows(10), FLOAT).epoch(0, None, seed=0)) == [10]
+
+
+def test_a_dataset_keeps_its_order_where_shuffling_is_turned_off():
+    source = as_source(Rows(30), FLOAT, batch_size=7, shuffle=False)
+    assert seen(source.in_order(None)) == seen(source.epoch(0, 7, seed=1)) == list(range(30))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_targets_of_a_loader_are_as_precise_as_the_network(dtype):
+    (batch,) = as_source(DataLoader(Rows(targets=[0.1, 1 / 3]), batch_size=2), dtype).in_order(None)
+    assert torch.equal(batch.targets, torch.tensor([0.1, 1 / 3], dtype=dtype))
 
 
 def test_batches_of_a_loader_take_the_number_type_and_the_device_asked_for():
@@ -405,9 +352,10 @@ def test_a_loader_cannot_be_bootstrapped():
         )
 
 
-def test_a_stream_without_a_length_is_refused():
-    with pytest.raises(DataError, match="a stream without a length cannot be trained on"):
-        _ = as_source(DataLoader(Stream()), FLOAT).num_data
+@pytest.mark.parametrize("wrap", [lambda stream: stream, DataLoader], ids=["alone", "in a loader"])
+def test_a_stream_is_refused(wrap):
+    with pytest.raises(DataError, match="a stream of unknown order cannot be trained on repeatably"):
+        as_source(wrap(Stream()), FLOAT)
 
 
 def test_only_a_loader_without_a_generator_of_its_own_can_be_resumed():

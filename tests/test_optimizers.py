@@ -5,12 +5,13 @@ from bayesemble.errors import SettingError
 from bayesemble.optimizers import Optimizer, clip_per_member, member_norms
 
 MEMBERS = 3
-SHAPES = {"weight": (4, 3), "bias": (4,), "kernel": (2, 3, 2, 2)}
+SHAPES = {"weight": (4, 3), "bias": (4,), "kernel": (2, 3, 2, 2), "scale": ()}
 
 CASES = [
-    (Optimizer("adam", 0.0, 0.0), lambda p, lr: torch.optim.Adam(p, lr)),
-    (Optimizer("adam", 0.0, 0.1), lambda p, lr: torch.optim.Adam(p, lr, weight_decay=0.1)),
-    (Optimizer("adamw", 0.0, 0.1), lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.1)),
+    (Optimizer("adam", 0.9, 0.0), lambda p, lr: torch.optim.Adam(p, lr)),
+    (Optimizer("adam", 0.5, 0.0), lambda p, lr: torch.optim.Adam(p, lr, betas=(0.5, 0.999))),
+    (Optimizer("adam", 0.9, 0.1), lambda p, lr: torch.optim.Adam(p, lr, weight_decay=0.1)),
+    (Optimizer("adamw", 0.9, 0.1), lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.1)),
     (Optimizer("sgd", 0.0, 0.0), lambda p, lr: torch.optim.SGD(p, lr)),
     (Optimizer("sgd", 0.9, 0.0), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)),
     (Optimizer("sgd", 0.9, 0.1), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, weight_decay=0.1)),
@@ -95,12 +96,9 @@ def test_a_run_goes_on_from_copied_slots_as_if_never_stopped(optimizer, of_torch
 
 def test_leaves_move_in_place_and_gradients_stay(generator):
     params, gradients = random_leaves(generator), random_leaves(generator)
-    before, kept = (
-        {n: leaf.clone() for n, leaf in params.items()},
-        {n: g.clone() for n, g in gradients.items()},
-    )
+    before, kept = ({n: leaf.clone() for n, leaf in leaves.items()} for leaves in (params, gradients))
     address = params["weight"].data_ptr()
-    optimizer = Optimizer("adam", 0.0, 0.1)
+    optimizer = Optimizer("adam", 0.9, 0.1)
     optimizer.update(params, gradients, optimizer.init(params), 0.1)
     assert params["weight"].data_ptr() == address
     assert not torch.equal(params["weight"], before["weight"])
@@ -111,13 +109,13 @@ def test_slots_hold_only_what_the_optimizer_needs(generator):
     params = random_leaves(generator)
     assert Optimizer("sgd", 0.0, 0.0).init(params) == {}
     assert set(Optimizer("sgd", 0.9, 0.0).init(params)) == {"momentum"}
-    slots = Optimizer("adam", 0.0, 0.0).init(params)
+    slots = Optimizer("adam", 0.9, 0.0).init(params)
     assert set(slots) == {"first_moment", "second_moment", "steps"}
     assert all(not leaf.any() for kept in slots.values() for leaf in kept.values())
 
 
 def test_adam_counts_one_step_per_update_whatever_the_number_of_leaves(generator):
-    optimizer, params = Optimizer("adam", 0.0, 0.0), random_leaves(generator)
+    optimizer, params = Optimizer("adam", 0.9, 0.0), random_leaves(generator)
     slots = optimizer.init(params)
     for _ in range(4):
         optimizer.update(params, random_leaves(generator), slots, 0.1)
@@ -153,6 +151,13 @@ def test_each_member_is_clipped_by_its_own_norm_as_torch_does_it(generator):
         torch.testing.assert_close(leaf, torch.stack([grads[position] for grads in expected]))
 
 
+def test_a_number_per_member_is_clipped_as_any_other_leaf():
+    gradients = {"scale": torch.tensor([4.0, 0.25]), "bias": torch.tensor([[3.0], [0.0]])}
+    clip_per_member(gradients, max_norm=1.0, shared=frozenset())
+    torch.testing.assert_close(gradients["scale"], torch.tensor([0.8, 0.25]))
+    torch.testing.assert_close(gradients["bias"], torch.tensor([[0.6], [0.0]]))
+
+
 def test_small_gradients_are_not_scaled_up_and_zero_stays_zero():
     gradients = {"w": torch.tensor([[0.3, 0.4], [0.0, 0.0]])}
     clip_per_member(gradients, max_norm=1.0, shared=frozenset())
@@ -163,6 +168,12 @@ def test_shared_leaves_are_neither_clipped_nor_counted():
     gradients = {"own": torch.tensor([[3.0, 4.0], [0.3, 0.4]]), "all": torch.tensor([100.0])}
     clip_per_member(gradients, max_norm=1.0, shared=frozenset({"all"}))
     torch.testing.assert_close(gradients["own"], torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+    assert gradients["all"].item() == 100
+
+
+def test_clipping_does_nothing_where_all_leaves_are_shared():
+    gradients = {"all": torch.tensor([100.0])}
+    clip_per_member(gradients, max_norm=1.0, shared=frozenset({"all"}))
     assert gradients["all"].item() == 100
 
 

@@ -8,7 +8,7 @@ from torch import distributions
 from bayesemble.errors import SettingError
 from bayesemble.priors import LaplacePrior, NormalPrior
 
-SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "conv.weight": (4, 2, 3, 3), "head.weight": (2, 5)}
+SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "conv.weight": (4, 2, 3, 3), "head.weight": (2, 5), "scale": ()}
 PRIORS = [NormalPrior(0.7), LaplacePrior(0.7)]
 FAMILIES = {NormalPrior: distributions.Normal, LaplacePrior: distributions.Laplace}
 over_priors = pytest.mark.parametrize("prior", PRIORS, ids=str)
@@ -24,10 +24,17 @@ def random_params(generator, members=3):
 @over_priors
 def test_the_log_density_is_that_of_torch_distributions_with_its_constant(prior, generator):
     params = random_params(generator)
-    scales = {"0.weight": 0.1, "0.bias": 1.0, "conv.weight": 2.0, "head.weight": 5.0}
+    scales = {"0.weight": 0.1, "0.bias": 1.0, "conv.weight": 2.0, "head.weight": 5.0, "scale": 3.0}
     family = FAMILIES[type(prior)]
-    each = [family(0.0, scales[name]).log_prob(leaf).flatten(1).sum(1) for name, leaf in params.items()]
+    each = [family(0.0, scales[name]).log_prob(leaf).reshape(3, -1).sum(1) for name, leaf in params.items()]
     torch.testing.assert_close(prior.log_prob(params, scales), sum(each))
+
+
+@over_priors
+def test_a_network_may_have_a_parameter_that_is_a_single_number(prior):
+    values = torch.tensor([0.5, -2.0, 0.0], dtype=torch.float64)
+    expected = FAMILIES[type(prior)](0.0, 0.7).log_prob(values)
+    torch.testing.assert_close(prior.log_prob({"scale": values}, prior.scales({"scale": ()})), expected)
 
 
 @over_priors
@@ -72,16 +79,18 @@ def test_one_scale_serves_all_leaves():
 
 def test_the_first_pattern_that_matches_counts():
     prior = LaplacePrior({"head.*": 0.1, "*.bias": 5.0, "*": 1.0})
-    assert prior.scales(SHAPES) == {"0.weight": 1.0, "0.bias": 5.0, "conv.weight": 1.0, "head.weight": 0.1}
+    expected = dict.fromkeys(SHAPES, 1.0) | {"0.bias": 5.0, "head.weight": 0.1}
+    assert prior.scales(SHAPES) == expected
     assert LaplacePrior({"*": 1.0, "head.*": 0.1}).scales(SHAPES) == dict.fromkeys(SHAPES, 1.0)
 
 
-def test_scaling_by_fan_in_divides_weights_and_kernels_but_not_biases():
+def test_scaling_by_fan_in_divides_weights_and_kernels_but_not_biases_and_single_numbers():
     expected = {
         "0.weight": 2 / math.sqrt(3),
         "0.bias": 2.0,
         "conv.weight": 2 / math.sqrt(18),
         "head.weight": 2 / math.sqrt(5),
+        "scale": 2.0,
     }
     assert NormalPrior(2.0, scaling="fan_in").scales(SHAPES) == pytest.approx(expected)
 

@@ -7,8 +7,8 @@ from bayesemble import seeds
 
 
 def test_a_child_seed_is_the_hash_of_its_path_on_every_machine_and_version():
-    expected = int.from_bytes(hashlib.blake2b(b"7/member/3", digest_size=8).digest(), "big") >> 1
-    assert seeds.child(7, "member", 3) == expected == 982753713127520501
+    expected = int.from_bytes(hashlib.blake2b(b'[7, "member", 3]', digest_size=8).digest(), "big") >> 1
+    assert seeds.child(7, "member", 3) == expected == 4530547647160284786
 
 
 def test_child_seeds_fit_a_torch_generator_and_do_not_collide():
@@ -20,6 +20,11 @@ def test_child_seeds_fit_a_torch_generator_and_do_not_collide():
 def test_the_order_of_names_counts():
     assert seeds.child(0, "a", "b") != seeds.child(0, "b", "a")
     assert seeds.child(0, 1, 23) != seeds.child(0, 12, 3)
+
+
+def test_different_paths_have_different_seeds_whatever_signs_their_names_hold():
+    paths = [("a/b",), ("a", "b"), ("a", "/b"), ('a", "b',), ("a, b",), ("1",), (1,), ("a", ""), ("a",), ()]
+    assert len({seeds.child(0, *path) for path in paths}) == len(paths)
 
 
 def test_a_generator_is_seeded_with_the_child_seed():

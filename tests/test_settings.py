@@ -37,8 +37,8 @@ def test_a_field_keeps_its_default_and_its_sentence():
 
 def test_settings_are_written_by_class_name_and_fields_without_derived_ones():
     assert settings.dump(Outer(Inner(7))) == {
-        "name": "Outer",
-        "inner": {"name": "Inner", "size": 7},
+        "class": "Outer",
+        "inner": {"class": "Inner", "size": 7},
         "shares": [0.1, 0.2],
         "names": None,
     }
@@ -65,6 +65,7 @@ def test_nested_settings_come_back_from_json_equal(value):
         Gaussian("learned"),
         Gaussian(0.3),
         NormalPrior({"head.*": 0.1, "*": 1.0}, scaling="fan_in"),
+        NormalPrior({"name": 1.0}),
         LaplacePrior(2.0),
         Cosine(warmup=0.1, floor=0.01),
         Step((0.3, 0.6, 0.9), 0.5),
@@ -81,7 +82,7 @@ def test_what_json_cannot_hold_is_refused(value):
         settings.dump({"deep": [value]})
 
 
-@pytest.mark.parametrize("value", [{"name": "Gone"}, {}, {"size": 1}, None, 3, "Inner", [1]], ids=str)
+@pytest.mark.parametrize("value", [{"class": "Gone"}, {"name": "Inner"}, {}, {"size": 1}, None, 3, "Inner", [1]], ids=str)
 def test_what_is_none_of_the_classes_is_refused_with_those_that_were_needed(value):
     with pytest.raises(SettingError, match="settings of Inner, Outer were needed, got"):
         settings.parse(value, [Outer, Inner])
@@ -94,12 +95,12 @@ def test_a_class_is_revived_only_where_it_belongs():
 
 def test_a_field_of_another_version_is_refused():
     with pytest.raises(SettingError, match=r"settings of Inner do not fit this version.*colour"):
-        settings.parse({"name": "Inner", "colour": "red"}, [Inner])
+        settings.parse({"class": "Inner", "colour": "red"}, [Inner])
 
 
 def test_values_are_checked_again_when_they_come_back():
     with pytest.raises(SettingError, match="noise"):
-        settings.parse({"name": "Gaussian", "noise": -1.0}, LIKELIHOODS)
+        settings.parse({"class": "Gaussian", "noise": -1.0}, LIKELIHOODS)
 
 
 def test_require_raises_only_when_the_condition_fails():

@@ -17,7 +17,7 @@ from bayesemble import seeds, settings
 from bayesemble.arrays import as_inputs, check_rows
 from bayesemble.batches import PerMember, as_source
 from bayesemble.checkpoint import Checkpoint, Row
-from bayesemble.errors import CheckpointError, DataError, SettingError
+from bayesemble.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.execute.choose import EXECUTORS, describe
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.initialise import ModelSource
@@ -135,6 +135,8 @@ class Ensemble:
         try:
             with thread_count(self.executor):
                 outputs = self.executor.outputs(self._member_outputs, members, inputs, per_member)
+        except BayesembleError:
+            raise
         except (RuntimeError, ValueError, IndexError) as error:
             shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
             raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error

@@ -16,7 +16,7 @@ from bayesemble.batches import ArraySource, LoaderSource, Source, as_source
 from bayesemble.checkpoint import Checkpoint, Row
 from bayesemble.ensemble import Ensemble, restore
 from bayesemble.errors import CheckpointError, SettingError, TrainingError
-from bayesemble.execute.choose import choose, describe
+from bayesemble.execute.choose import choose, describe, wished
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.members import State
 from bayesemble.methods import Method
@@ -24,6 +24,8 @@ from bayesemble.progress import Progress
 from bayesemble.settings import require
 from bayesemble.task import Task
 from bayesemble.types import Clock, Info
+
+_PROGRESS = {"epoch", "epochs", "batch_size", "best_loss", "best_epoch", "stopped"}  # what a run can be resumed from
 
 OnEpoch = Callable[[State, Row], bool | None]
 
@@ -66,7 +68,8 @@ def fit(
         checkpoint_every: Epochs between checkpoints.
         resume: Go on from the folder's last checkpoint, if there is one.
         progress: Show a progress bar, if there is a terminal.
-        on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop.
+        on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop. The state is the live one:
+            clone what is to be kept.
     """
     _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
     place = torch.device(device or "cpu")
@@ -80,10 +83,12 @@ def fit(
     if validation is not None:
         held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(task, training=False)
 
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed)
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, place)
     found = _find_checkpoint(checkpoint, resume)
-    run = _start(task, method, source, executor, plan) if found is None else _resume(found, task, method, source, plan)
-    run = replace(run, ensemble=replace(run.ensemble, state=run.ensemble.state.to(place)))
+    if found is None:
+        run = _start(task, method, source, executor, plan)
+    else:
+        run = _resume(found, task, method, source, executor, plan)
     with (
         thread_count(run.ensemble.executor),
         Progress(epochs, plan.total_steps, run.epoch * plan.steps, progress) as bar,
@@ -108,6 +113,7 @@ class _Plan:
     batch_size: int | None
     steps: int
     seed: int
+    device: torch.device
 
     @property
     def total_steps(self) -> int:
@@ -184,7 +190,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
 
 
 def _start(task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
-    state = method.init(task, plan.seed)
+    state = method.init(task, plan.seed).to(plan.device)
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
 
     def stepper(executor: Executor) -> Callable[[], None]:
@@ -201,10 +207,10 @@ def _start(task: Task, method: Method, source: Source, wish: str | Executor, pla
     return _Run(Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason))
 
 
-def _resume(found: Checkpoint, task: Task, method: Method, source: Source, plan: _Plan) -> _Run:
+def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
     progress = found.run.get("progress")
-    if not isinstance(progress, dict):
+    if not isinstance(progress, dict) or not progress.keys() >= _PROGRESS:
         raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
     if isinstance(source, LoaderSource):
         source.check_resumable()
@@ -217,9 +223,13 @@ def _resume(found: Checkpoint, task: Task, method: Method, source: Source, plan:
             raise CheckpointError(
                 f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings"
             )
-    best = None if found.best is None else saved.executor.arrange(found.best)
+    if wished(wish) not in (None, saved.executor):
+        raise CheckpointError(f"the checkpoint was made with executor {describe(saved.executor)}; ask for that or auto")
+    if progress["epoch"] > plan.epochs:
+        raise CheckpointError(f"the checkpoint is at epoch {progress['epoch']} already, epochs={plan.epochs} are over")
+    best = None if found.best is None else saved.executor.arrange(found.best).to(plan.device)
     loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
-    ensemble = replace(saved, task=task, method=method)
+    ensemble = replace(saved, task=task, method=method, state=saved.state.to(plan.device))
     return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], progress["stopped"])
 
 

@@ -23,7 +23,8 @@ logger = logging.getLogger("bayesemble")
 EXECUTORS: tuple[type[Executor], ...] = (Loop, Vmap)
 
 _ROUNDS = 20  # how often each candidate is timed, at most
-_TIMING_SECONDS = 1.0  # how long all that takes, at most, but for the first two rounds
+_ENOUGH_SECONDS = 2.0  # after so long, two rounds will do
+_TOO_LONG_SECONDS = 10.0  # after so long, whatever was timed has to do, be it the first step
 _SMALL_STEP = 0.02  # below so many seconds a step is small enough for one thread to be worth a try
 
 Stepper = Callable[[Executor], Callable[[], None]]
@@ -40,17 +41,25 @@ class Choice:
 
 def choose(wish: str | Executor, task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice:
     """Settle on an executor: the one asked for, or under "auto" the one whose steps are quickest."""
-    if wish == "auto":
+    executor = wished(wish)
+    if executor is None:
         return _fastest(task, state, batch, stepper)
-    named: dict[str, Executor] = {"loop": Loop(), "vmap": Vmap()}
-    executor = named.get(wish) if isinstance(wish, str) else wish
-    if not isinstance(executor, EXECUTORS):
-        raise SettingError(f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}')
     if isinstance(executor, Vmap):
         obstacle = vmap_obstacle(task, state.members, batch)
         if obstacle:
             raise ExecutionError(f'{obstacle}; use executor="loop", or "auto" to have it chosen')
     return Choice(executor, "as asked for")
+
+
+def wished(wish: str | Executor) -> Executor | None:
+    """The executor that was asked for, or None if it is to be chosen."""
+    if wish == "auto":
+        return None
+    named: dict[str, Executor] = {"loop": Loop(), "vmap": Vmap()}
+    executor = named.get(wish) if isinstance(wish, str) else wish
+    if not isinstance(executor, EXECUTORS):
+        raise SettingError(f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}')
+    return executor
 
 
 def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
@@ -130,9 +139,10 @@ def _time(executors: list[Executor], stepper: Stepper) -> dict[Executor, float]:
                 start = time.perf_counter()
                 step()
                 took = time.perf_counter() - start
-            if round_number:  # the first one warms up
-                best[executor] = min(best[executor], took)
-        if round_number >= 2 and time.perf_counter() - begin > _TIMING_SECONDS:
+            # The first step warms up; it only counts if there is no other.
+            best[executor] = took if round_number <= 1 else min(best[executor], took)
+        spent = time.perf_counter() - begin
+        if spent > _TOO_LONG_SECONDS or (spent > _ENOUGH_SECONDS and round_number >= 2):
             break
     return best
 

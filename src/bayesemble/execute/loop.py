@@ -1,6 +1,7 @@
 """One member after the other: the reference, the most frugal in memory, and the fastest for convolutions on a CPU."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -40,7 +41,7 @@ class Loop:
         """Values and gradients, member by member."""
         values, gradients = [], {name: torch.zeros_like(leaf) for name, leaf in members.params.items()}
         batch = replace(batch, inputs=self._ordered(batch.inputs))
-        with scoped() if seeds is not None else torch.enable_grad():
+        with torch.enable_grad(), nullcontext() if seeds is None else scoped():
             for index, (params, buffers) in enumerate(members.split()):
                 if seeds is not None:
                     torch.manual_seed(seeds[index])

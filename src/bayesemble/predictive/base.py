@@ -110,7 +110,7 @@ class Predictive(ABC):
         if not -self.num_members <= index < self.num_members:
             raise SettingError(f"there are {self.num_members} members, 0 to {self.num_members - 1}, not {index}")
         index %= self.num_members
-        one = {name: value[index : index + 1] for name, value in self._member_fields().items()}
+        one: dict[str, Any] = {name: value[index : index + 1] for name, value in self._member_fields().items()}
         return dataclasses.replace(self, weights=torch.ones_like(self.weights[:1]), **one)
 
     def reweight(self, weights: Any) -> Self:
