@@ -27,9 +27,7 @@ def _global_random_state_is_left_alone() -> Iterator[None]:
     """The library must not seed or advance torch's global generator; tests use generators of their own."""
     before = torch.get_rng_state()
     yield
-    assert torch.equal(before, torch.get_rng_state()), (
-        "a test or the library moved torch's global random state"
-    )
+    assert torch.equal(before, torch.get_rng_state()), "a test or the library moved torch's global random state"
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import time
 from pathlib import Path
 
 import torch
-from helpers import dropout_mlp, table
 
 import bayesemble as be
 from bayesemble import checkpoint
 from bayesemble.seeds import scoped
+from helpers import dropout_mlp, table
 
 TIMED, IN_WRITE = int(sys.argv[2]), int(sys.argv[3])
 EPOCHS = 10
@@ -46,7 +46,7 @@ def die() -> None:
 
 
 def die_at_call(number: int) -> None:
-    """Kill this process at its n-th step of writing: before a flush, a rename, a deletion, or half-way through a file."""
+    """Kill this process at its n-th step of writing: before a flush, a rename, a deletion, or half-way in a file."""
     calls = 0
 
     def counting(original):

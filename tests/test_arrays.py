@@ -79,12 +79,12 @@ def test_a_text_among_numbers_is_named_by_row_and_column_and_shown_plainly(kind)
 
 
 def test_a_text_of_a_table_column_is_shown_plainly():
-    with pytest.raises(DataError, match="row 1 holds 'a'$"):
+    with pytest.raises(DataError, match=r"row 1 holds 'a'$"):
         as_tensor(np.array([1.0, np.str_("a")], dtype=object), "inputs", FLOAT)
 
 
 def test_a_text_among_targets_is_named_by_row():
-    with pytest.raises(DataError, match="^targets must be numbers; row 1 holds 'cat'$"):
+    with pytest.raises(DataError, match=r"^targets must be numbers; row 1 holds 'cat'$"):
         as_tensor(["0", "cat"], "targets", FLOAT)
 
 

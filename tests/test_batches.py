@@ -1,10 +1,11 @@
+import itertools
 import math
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from bayesemble.batches import ArraySource, LoaderSource, PerMember, as_source
 from bayesemble.errors import DataError, SettingError
@@ -92,7 +93,7 @@ def test_batches_of_one_row_stay_so_when_that_is_asked_for():
     assert source.steps(1) == 3
 
 
-@pytest.mark.parametrize(("batch_size", "expected"), [(4, [4, 4, 1]), (None, [9]), (100, [9])])
+@pytest.mark.parametrize(("batch_size", "expected"), [(4, [4, 5]), (3, [3, 3, 3]), (None, [9]), (100, [9])])
 def test_in_order_gives_the_rows_as_they_stand(batch_size, expected):
     batches = list(as_source(numbered(9), FLOAT).in_order(batch_size))
     assert seen(batches) == list(range(9))
@@ -118,9 +119,7 @@ def test_members_with_data_of_their_own_see_the_same_places_of_it():
     assert source.num_data == 6
     assert torch.equal(source.example(3), x[0, :3])
     batches = list(source.epoch(0, 4, seed=0))
-    assert all(
-        torch.equal(batch.inputs_of(m)[:, 0], batch.targets_of(m)) for batch in batches for m in (0, 1)
-    )
+    assert all(torch.equal(batch.inputs_of(m)[:, 0], batch.targets_of(m)) for batch in batches for m in (0, 1))
     joined = torch.cat([batch.targets for batch in batches], dim=1)
     assert torch.equal(joined[1], joined[0] + 6)
     assert sorted(joined[0].tolist()) == list(range(6))
@@ -132,9 +131,7 @@ def test_data_per_member_cannot_be_bootstrapped_as_well():
         list(source.epoch(0, 4, seed=0, rows=torch.zeros(2, 6, dtype=torch.long)))
 
 
-@pytest.mark.parametrize(
-    "wrap", [tuple, lambda pair: dict(zip("ab", pair, strict=True))], ids=["tuple", "dict"]
-)
+@pytest.mark.parametrize("wrap", [tuple, lambda pair: dict(zip("ab", pair, strict=True))], ids=["tuple", "dict"])
 def test_inputs_of_several_tensors_are_cut_alike(wrap):
     x, y = numbered(10)
     source = as_source((wrap((x, x[:, 0].astype(np.int64))), y), FLOAT)
@@ -145,9 +142,7 @@ def test_inputs_of_several_tensors_are_cut_alike(wrap):
 
 
 def test_a_source_moves_to_a_device():
-    moved = as_source((((torch.zeros(2, 1)), torch.zeros(2, 3)), torch.zeros(2)), FLOAT).to(
-        torch.device("meta")
-    )
+    moved = as_source((((torch.zeros(2, 1)), torch.zeros(2, 3)), torch.zeros(2)), FLOAT).to(torch.device("meta"))
     assert {leaf.device.type for leaf in (*moved.inputs, moved.targets)} == {"meta"}
 
 
@@ -261,9 +256,7 @@ def test_data_is_checked_where_it_comes_in(name):
     "data", [np.zeros((3, 2)), (1, 2, 3), None, "file.csv"], ids=["array", "triple", "none", "text"]
 )
 def test_what_is_no_data_is_refused_by_its_type(data):
-    with pytest.raises(
-        DataError, match=rf"a pair \(x, y\), a Dataset, a DataLoader.*got {type(data).__name__}"
-    ):
+    with pytest.raises(DataError, match=rf"a pair \(x, y\), a Dataset, a DataLoader.*got {type(data).__name__}"):
         as_source(data, FLOAT)
 
 
@@ -341,21 +334,28 @@ def test_a_loader_must_yield_pairs():
 
 
 def test_a_batch_size_other_than_the_loaders_is_refused():
-    with pytest.raises(SettingError, match="makes batches of 4, batch_size=5 cannot be honoured"):
+    with pytest.raises(SettingError, match="has batches of 4, batch_size=5 cannot be honoured"):
         as_source(DataLoader(Rows(), batch_size=4), FLOAT).steps(5)
 
 
 def test_a_loader_cannot_be_bootstrapped():
     with pytest.raises(SettingError, match="bootstrap needs rows that can be taken by index"):
-        list(
-            as_source(DataLoader(Rows()), FLOAT).epoch(0, None, 0, rows=torch.zeros(2, 10, dtype=torch.long))
-        )
+        list(as_source(DataLoader(Rows()), FLOAT).epoch(0, None, 0, rows=torch.zeros(2, 10, dtype=torch.long)))
 
 
 @pytest.mark.parametrize("wrap", [lambda stream: stream, DataLoader], ids=["alone", "in a loader"])
 def test_a_stream_is_refused(wrap):
     with pytest.raises(DataError, match="a stream of unknown order cannot be trained on repeatably"):
         as_source(wrap(Stream()), FLOAT)
+
+
+def test_a_loader_without_a_length_is_refused():
+    class Endless(Sampler):
+        def __iter__(self):
+            return itertools.repeat(0)
+
+    with pytest.raises(DataError, match="needs a length to train on; give its sampler a __len__"):
+        _ = as_source(DataLoader(Rows(), sampler=Endless()), FLOAT).num_data
 
 
 def test_only_a_loader_without_a_generator_of_its_own_can_be_resumed():

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import quick_fit, small_mlp, table
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 import bayesemble as be
 from bayesemble import checkpoint
 from bayesemble.checkpoint import HISTORY, MANIFEST, RUN, TENSORS
+from helpers import quick_fit, small_mlp, table
 
 FILES = (RUN, TENSORS, HISTORY, MANIFEST)
 
@@ -52,9 +52,7 @@ def test_killed_runs_resume_to_the_weights_of_an_undisturbed_run(tmp_path):
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": str(here)}
     command = [sys.executable, str(here / "kill_driver.py"), str(tmp_path), "24", "16"]
-    result = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=280, check=False
-    )
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     seen = json.loads(result.stdout.splitlines()[-1])
     # The test tested something: most kills hit a running child, and several hit a half-written checkpoint.
@@ -121,7 +119,7 @@ def test_a_linked_file_is_not_followed(run, tmp_path):
 def test_a_folder_that_is_no_run_is_named(tmp_path):
     with pytest.raises(be.CheckpointError, match="is not a folder"):
         be.load(tmp_path / "nothing", small_mlp)
-    with pytest.raises(be.CheckpointError, match="is not a run folder.*holds nothing"):
+    with pytest.raises(be.CheckpointError, match=r"is not a run folder.*holds nothing"):
         be.load(tmp_path, small_mlp)
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(be.CheckpointError, match=r"it holds notes\.txt"):
@@ -130,9 +128,7 @@ def test_a_folder_that_is_no_run_is_named(tmp_path):
 
 def test_a_run_of_another_network_names_the_first_leaf_that_differs(run):
     with pytest.raises(be.CheckpointError, match=r"parameter '0\.weight' is \(8, 4\).*network has \(9, 4\)"):
-        be.load(
-            run, lambda: torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.ReLU(), torch.nn.Linear(9, 2))
-        )
+        be.load(run, lambda: torch.nn.Sequential(torch.nn.Linear(4, 9), torch.nn.ReLU(), torch.nn.Linear(9, 2)))
     with pytest.raises(be.CheckpointError, match=r"parameter 'weight' is not in the saved run"):
         be.load(run, lambda: torch.nn.Linear(4, 2))
     with pytest.raises(be.CheckpointError, match=r"float32 in .* but the network has .*float64"):
@@ -165,9 +161,7 @@ json_values = st.recursive(
 
 
 @given(data=st.data())
-@hypothesis_settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@hypothesis_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_run_json_says_only_our_error_comes_out(run, data):
     path = inside(run, RUN)
     original = path.read_text()

@@ -61,9 +61,7 @@ def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
         assert words in result.stdout
     assert max(len(line) for line in result.stdout.splitlines() if "Results" not in line) <= 80
     assert "\x1b" not in result.stdout + result.stderr, "no colours where there is no terminal"
-    folders = sorted(
-        path.parent.name + "/" + path.name for path in (tmp_path / "results" / "runs").glob("*/*")
-    )
+    folders = sorted(path.parent.name + "/" + path.name for path in (tmp_path / "results" / "runs").glob("*/*"))
     assert folders == [
         "deep_ensemble-bootstrap=true/seed-0",
         "deep_ensemble-bootstrap=true/seed-1",

@@ -10,9 +10,7 @@ from bayesemble.data import load_split
 
 
 def test_settings_after_a_colon_belong_to_their_method():
-    entries = parse_methods(
-        "map, deep_ensemble:bootstrap=true,learning_rate=0.01,deep_ensemble:clip=1", members=7
-    )
+    entries = parse_methods("map, deep_ensemble:bootstrap=true,learning_rate=0.01,deep_ensemble:clip=1", members=7)
     assert [entry.label for entry in entries] == [
         "map",
         "deep_ensemble:bootstrap=true,learning_rate=0.01",

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 import torch
-from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
 from torch import nn
 from torch.utils.data import TensorDataset
 
 import bayesemble as be
+from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,5 @@ def test_several_regression_outputs(generator):
 def test_small_regression_means_have_the_shape_of_their_targets():
     """Outputs (row, 1) and targets (row,) must never broadcast to a square."""
     x = table()[0]
-    ensemble = quick_fit(
-        be.Task(lambda: small_mlp()[0:1].append(nn.Linear(8, 1)), be.Gaussian()), (x, x[:, 0])
-    )
+    ensemble = quick_fit(be.Task(lambda: small_mlp()[0:1].append(nn.Linear(8, 1)), be.Gaussian()), (x, x[:, 0]))
     assert ensemble.predict(x).mean.shape == (48,)

@@ -3,12 +3,13 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import bayesemble as be
 from bayesemble import checkpoint
+from bayesemble.batches import as_source
+from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 TASK = be.Task(small_mlp, be.Categorical())
 
@@ -211,6 +212,7 @@ BAD_DATA = {
         "targets must be finite numbers; row 0 holds nan",
     ),
     "wrong width": ((X[:, :3], Y), r"cannot run on inputs of shape \[\(4, 3\)\]"),
+    "whole numbers": ((X.long(), Y), "the inputs are whole numbers: unless they are indices, make them real"),
     "label too large": (
         (X, Y + 1),
         r"a label in 0\.\.1, as the network has that many outputs; row \d+ has 2",
@@ -228,6 +230,14 @@ BAD_DATA = {
     "ragged rows": (([[1.0, 2.0], [3.0]], [0, 1]), "with rows of equal length"),
     "dates": ((X, np.full(48, "2020-01-01", dtype="datetime64[D]")), r"must be numbers, got datetime64"),
     "no targets": (X, "a pair \\(x, y\\), a Dataset, a DataLoader"),
+    "NaN of a member": (
+        be.PerMember(NAN.reshape(8, 6, 4), Y.reshape(8, 6)),
+        "inputs must be finite numbers; member 1, row 1, column 2 holds nan",
+    ),
+    "targets of too few members": (
+        be.PerMember(X.reshape(3, 16, 4), Y[:32].reshape(2, 16)),
+        "same number of members, got inputs 3, targets 2",
+    ),
     "two-column labels": ((X, torch.stack([Y, Y], 1)), r"targets of shape \(48, 2\) do not fit"),
 }
 
@@ -259,6 +269,22 @@ def test_settings_that_make_no_sense_are_refused(name):
         quick_fit(TASK, table(), **options)
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_data_of_another_number_of_members_than_the_method_has_is_refused(count):
+    data = be.PerMember(X.reshape(count, -1, 4), Y.reshape(count, -1))
+    with pytest.raises(be.SettingError, match=f"of {count} members, the method has 3; use num_members={count}"):
+        quick_fit(TASK, data, be.DeepEnsemble(num_members=3))
+
+
+def test_a_stream_is_refused():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(zip(X, Y, strict=True))
+
+    with pytest.raises(be.DataError, match="a stream of unknown order cannot be trained on repeatably"):
+        quick_fit(TASK, DataLoader(Stream(), batch_size=16))
+
+
 def test_bad_validation_data_is_refused_before_training():
     with pytest.raises(be.DataError, match="a label in 0"):
         quick_fit(TASK, table(), validation=(X, Y + 7))
@@ -267,6 +293,18 @@ def test_bad_validation_data_is_refused_before_training():
 def test_a_batch_size_beside_a_loader_of_another_is_refused():
     with pytest.raises(be.SettingError, match="batches of 12, batch_size=16 cannot be honoured"):
         quick_fit(TASK, DataLoader(Rows(*table()), batch_size=12), batch_size=16)
+
+
+def test_batches_of_one_row_are_trained_on_where_that_is_asked_for():
+    """Five plain gradient steps, written out; the prior is flat."""
+    x, y = torch.arange(5.0)[:, None], torch.tensor([1.0, 0.0, 2.0, 1.0, 3.0])
+    task = be.Task(lambda: nn.Linear(1, 1, bias=False), be.Gaussian(), prior=None)
+    method = be.DeepEnsemble(num_members=1, optimizer="sgd", momentum=0.0, learning_rate=0.01)
+    weight = task.new_members(1, seed=0).params["weight"].item()
+    for row in torch.cat([batch.rows for batch in as_source((x, y), torch.float32).epoch(0, 1, seed=0)]).tolist():
+        weight += 0.01 * (y[row].item() - weight * row) * row
+    fitted = quick_fit(task, (x, y), method, epochs=1, batch_size=1)
+    assert fitted.state.members.params["weight"].item() == pytest.approx(weight, rel=1e-5)
 
 
 def test_a_last_row_alone_joins_the_batch_before_it():

@@ -105,6 +105,36 @@ def test_frozen_layers_keep_their_values():
     assert not torch.equal(new[1].weight, original[1].weight)
 
 
+def test_a_frozen_parameter_inside_a_trained_layer_keeps_its_value():
+    original = made(lambda: nn.Linear(3, 2))
+    original.bias.requires_grad_(False).fill_(7.0)
+    new = fresh(original)
+    assert new.bias.tolist() == [7, 7]
+    assert not new.bias.requires_grad
+    assert not torch.equal(new.weight, original.weight)
+
+
+def with_statistics(norm):
+    """A trained layer, and a norm that has seen a batch of sevens."""
+    network = nn.Sequential(made(lambda: nn.Linear(3, 4)), norm)
+    network[1](torch.full((8, 4), 7.0))
+    return network
+
+
+def test_statistics_of_a_norm_without_parameters_are_forgotten():
+    new = fresh(with_statistics(nn.BatchNorm1d(4, affine=False)))
+    assert new[1].running_mean.tolist() == [0] * 4
+    assert new[1].num_batches_tracked == 0
+
+
+def test_a_norm_in_which_everything_is_frozen_keeps_its_statistics():
+    original = with_statistics(nn.BatchNorm1d(4).requires_grad_(False))
+    new = fresh(original)
+    assert new[1].running_mean.tolist() == pytest.approx([0.7] * 4)
+    assert new[1].num_batches_tracked == 1
+    assert torch.equal(new[1].running_var, original[1].running_var)
+
+
 def test_tied_parameters_stay_tied():
     original = made(lambda: nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)))
     original[1].weight = original[0].weight
@@ -114,9 +144,7 @@ def test_tied_parameters_stay_tied():
 
 
 def test_a_parameter_that_nothing_resets_is_named():
-    with pytest.raises(
-        ModelError, match=r"nothing re-initialises the parameter 'scale' of Scaled.*pass a factory"
-    ):
+    with pytest.raises(ModelError, match=r"nothing re-initialises the parameter 'scale' of Scaled.*pass a factory"):
         fresh(made(Scaled))
     inside = made(lambda: nn.Sequential(nn.Linear(2, 2), Scaled()))
     with pytest.raises(ModelError, match=r"the parameter '1\.scale' of Sequential"):
@@ -142,20 +170,20 @@ def test_a_factory_must_return_a_network():
         fresh_module(lambda: None)
 
 
-def test_a_lazy_parameter_is_named():
-    def lazy():
-        with warnings.catch_warnings(action="ignore"):
-            return nn.Sequential(nn.LazyLinear(2))
+def lazy():
+    with warnings.catch_warnings(action="ignore"):
+        return nn.Sequential(nn.LazyLinear(2))
 
+
+@pytest.mark.parametrize("source", [lazy, lazy()], ids=["factory", "instance"])
+def test_a_lazy_parameter_is_named(source):
     with pytest.raises(ModelError, match=r"parameter '0\.weight' is lazy and has no shape yet"):
-        fresh(lazy)
+        fresh(source)
 
 
 def test_a_factory_that_hands_out_one_network_again_and_again_is_refused():
     network = made(lambda: nn.Linear(2, 2))
-    with pytest.raises(
-        ModelError, match="returns the same module each time, so all members would be one network"
-    ):
+    with pytest.raises(ModelError, match="returns the same module each time, so all members would be one network"):
         check_factory(lambda: network)
 
 

@@ -64,9 +64,7 @@ def test_methods_import_neither_one_another_nor_torch_distributed():
 UNTESTED = {"errors.py", "__main__.py", "methods/method.py"}  # declarations, and one call
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if path.name != "__init__.py"], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__init__.py"], ids=lambda path: path.name)
 def test_every_source_file_has_its_test_file(path):
     relative = path.relative_to(SOURCE)
     if str(relative) not in UNTESTED:

@@ -44,10 +44,7 @@ def random_targets(generator, kinds, *shape):
 
 def random_leaves(generator, likelihood, output_shape):
     """Leaves of all members, with values other than those they start from."""
-    return {
-        name: normal(generator, MEMBERS, *leaf.shape)
-        for name, leaf in likelihood.leaves(output_shape).items()
-    }
+    return {name: normal(generator, MEMBERS, *leaf.shape) for name, leaf in likelihood.leaves(output_shape).items()}
 
 
 # --- closed forms ---
@@ -68,15 +65,26 @@ def test_bernoulli_is_that_of_torch_distributions_summed_over_labels(generator):
 def test_one_logit_of_yes_is_two_logits_of_which_no_is_0(generator):
     logits, labels = normal(generator, ROWS), torch.tensor([0, 1, 1, 0, 1])
     two = torch.stack([torch.zeros(ROWS), logits], dim=-1)
-    torch.testing.assert_close(
-        Bernoulli().log_prob(logits, labels, {}), Categorical().log_prob(two, labels, {})
-    )
+    torch.testing.assert_close(Bernoulli().log_prob(logits, labels, {}), Categorical().log_prob(two, labels, {}))
 
 
 def test_gaussian_is_that_of_torch_distributions_summed_over_outputs(generator):
     means, targets = normal(generator, ROWS, 3), normal(generator, ROWS, 3)
     expected = distributions.Normal(means, 0.7).log_prob(targets).sum(-1)
     torch.testing.assert_close(Gaussian(0.7).log_prob(means, targets, {}), expected)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.7), HeteroscedasticGaussian(), Poisson()], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
+def test_booleans_and_whole_numbers_are_targets_too(likelihood, dtype, generator):
+    outputs = normal(generator, MEMBERS, ROWS, 2)
+    shape = (ROWS, 1) if isinstance(likelihood, HeteroscedasticGaussian) else (ROWS, 2)
+    real = torch.randint(0, 2, shape, generator=generator).double()
+    targets = likelihood.check_targets(real.to(dtype), (2,))
+    expected, actual = (likelihood.log_prob(outputs[0], values, {}) for values in (real, targets))
+    assert torch.equal(actual, expected)
+    predictive = likelihood.predictive(outputs, {}, torch.full((MEMBERS,), 1 / MEMBERS))
+    assert torch.equal(predictive.log_prob(targets), predictive.log_prob(real))
 
 
 def test_learned_noise_has_one_standard_deviation_per_output(generator):
@@ -174,9 +182,7 @@ def test_targets_are_accepted_as_they_are_and_flat_where_there_is_one(
 
 
 @over_likelihoods
-def test_targets_that_do_not_fit_the_outputs_are_refused(
-    likelihood, output_shape, target_shape, kinds, generator
-):
+def test_targets_that_do_not_fit_the_outputs_are_refused(likelihood, output_shape, target_shape, kinds, generator):
     targets = random_targets(generator, kinds, ROWS, 7)
     with pytest.raises(DataError, match=r"targets of shape \(5, 7\) do not fit the network's outputs"):
         likelihood.check_targets(targets, output_shape)

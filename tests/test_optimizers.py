@@ -21,8 +21,7 @@ over_optimizers = pytest.mark.parametrize(("optimizer", "of_torch"), CASES, ids=
 
 def random_leaves(generator):
     return {
-        name: torch.randn(MEMBERS, *shape, generator=generator, dtype=torch.float64)
-        for name, shape in SHAPES.items()
+        name: torch.randn(MEMBERS, *shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()
     }
 
 
@@ -57,9 +56,7 @@ def test_the_stacked_update_is_torch_optim_on_each_member_by_itself(optimizer, o
 @over_optimizers
 def test_gradients_laid_out_differently_in_memory_give_the_same_update(optimizer, of_torch, generator):
     params, gradients = random_leaves(generator), random_leaves(generator)
-    transposed = {
-        name: leaf.mT.contiguous().mT if leaf.dim() > 2 else leaf for name, leaf in gradients.items()
-    }
+    transposed = {name: leaf.mT.contiguous().mT if leaf.dim() > 2 else leaf for name, leaf in gradients.items()}
     assert transposed["weight"].stride() != gradients["weight"].stride()
     straight, crossed = (run(optimizer, params, [given] * 3, [0.1] * 3) for given in (gradients, transposed))
     for name in SHAPES:

@@ -177,11 +177,27 @@ def test_several_outputs_are_independent_within_a_member_but_not_under_the_mixtu
     assert predictive.entropy.shape == predictive.disagreement.shape == (5, 2)
 
 
-@pytest.mark.parametrize("labels", [[0, 4], [-1, 0]])
-def test_labels_out_of_range_are_refused(labels):
+@pytest.mark.parametrize("form", [list, np.array, torch.tensor])
+@pytest.mark.parametrize("values", [[0, 3], [0.0, 3.0], [False, True]], ids=str)
+def test_whole_labels_of_any_number_type_become_integers_in_the_shape_of_the_rows(form, values):
     predictive = Predictive.from_probs(np.full((2, 4), 0.25))
-    with pytest.raises(DataError, match=rf"labels must lie in 0\.\.3, got {min(labels)}\.\.{max(labels)}"):
-        predictive.log_prob(labels)
+    for given in (form(values), form([[value] for value in values])):
+        labels = predictive.labels(given)
+        assert labels.dtype == torch.int64
+        assert labels.tolist() == values
+
+
+@pytest.mark.parametrize("labels", [[0, 4], [-1, 0], [0.5, 1], [1, math.nan], [0, 1e30]], ids=str)
+def test_labels_that_are_not_whole_or_out_of_range_are_refused(labels):
+    predictive = Predictive.from_probs(np.full((2, 4), 0.25))
+    for ask in (predictive.labels, predictive.log_prob, predictive.member_log_prob):
+        with pytest.raises(DataError, match=r"labels must be whole and lie in 0\.\.3, got "):
+            ask(labels)
+
+
+def test_the_range_of_wrong_labels_is_told():
+    with pytest.raises(DataError, match=r"got -1\.\.2\.5$"):
+        Predictive.from_probs(np.full((2, 4), 0.25)).labels([2.5, -1])
 
 
 def test_labels_are_drawn_with_the_averaged_probabilities(generator):
@@ -321,6 +337,23 @@ def test_rescaling_is_a_change_of_variables(generator):
         torch.testing.assert_close(getattr(reduced, part), 9 * getattr(predictive, part))
 
 
+def test_a_negative_scale_turns_the_distribution_around(generator):
+    predictive = random_normals(generator)
+    values = torch.randn(6, generator=generator, dtype=torch.float64)
+    turned = predictive.rescale(shift=5.0, scale=-2.0)
+    torch.testing.assert_close(turned.mean, 5 - 2 * predictive.mean)
+    torch.testing.assert_close(turned.variance, 4 * predictive.variance)
+    torch.testing.assert_close(turned.quantile(0.2), 5 - 2 * predictive.quantile(0.8))
+    torch.testing.assert_close(turned.cdf(5 - 2 * values), 1 - predictive.cdf(values))
+    torch.testing.assert_close(turned.log_prob(5 - 2 * values), predictive.log_prob(values) - math.log(2))
+
+
+def test_targets_given_as_a_list_are_as_precise_as_the_prediction():
+    predictive = Predictive.from_normal([0.1], [1e-9])
+    assert predictive.log_prob([0.1]).item() == pytest.approx(-math.log(1e-9) - math.log(2 * math.pi) / 2)
+    assert predictive.cdf([0.1]).item() == 0.5
+
+
 # --- counts ---
 
 
@@ -374,6 +407,18 @@ def test_a_member_alone_has_the_log_probability_it_had_among_the_others(make, ge
         torch.testing.assert_close(alone.epistemic, torch.zeros(6, dtype=torch.float64))
 
 
+def test_members_count_from_the_end_too(generator):
+    predictive = random_normals(generator)
+    for index in range(-3, 0):
+        assert torch.equal(predictive.member(index).means[0], predictive.means[index])
+
+
+@pytest.mark.parametrize("index", [3, 7, -4])
+def test_a_member_that_does_not_exist_is_refused(index, generator):
+    with pytest.raises(SettingError, match=f"there are 3 members, 0 to 2, not {index}"):
+        random_classes(generator).member(index)
+
+
 def test_other_weights_are_normalised_and_put_in_place_of_the_old_ones(generator):
     predictive = random_classes(generator)
     assert predictive.probs is not None  # the average under the old weights has been worked out and kept
@@ -384,8 +429,16 @@ def test_other_weights_are_normalised_and_put_in_place_of_the_old_ones(generator
     torch.testing.assert_close(predictive.weights, torch.tensor(WEIGHTS).double())
 
 
+def test_weights_given_as_a_list_are_as_precise_as_the_prediction(generator):
+    weights = [0.1, 0.2, 0.7]
+    assert random_classes(generator).reweight(weights).weights.tolist() == pytest.approx(weights, rel=1e-15)
+    assert random_normals(generator, weights=weights).weights.tolist() == pytest.approx(weights, rel=1e-15)
+
+
 @pytest.mark.parametrize(
-    "weights", [[1, 1], [1, -1, 1], [0, 0, 0], [1, math.nan, 1], [1, math.inf, 1], [[1, 1, 1]]], ids=str
+    "weights",
+    [[1, 1], [1, -1, 1], [0, 0, 0], [1, math.nan, 1], [1, math.inf, 1], [[1, 1, 1]], list("abc"), "abc", [1, [2], 3]],
+    ids=str,
 )
 def test_wrong_weights_are_refused(weights, generator):
     with pytest.raises(SettingError, match="weights must be 3 non-negative numbers, one per member"):
@@ -501,6 +554,31 @@ def test_numbers_that_are_no_probabilities_are_refused(probs):
 def test_probabilities_of_the_wrong_shape_are_refused():
     with pytest.raises(DataError, match=r"probs must have 2 or 3 axes, got shape \(2,\)"):
         Predictive.from_probs([0.5, 0.5])
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 2), (3, 0, 2), (0, 2)])
+def test_predictions_without_members_or_rows_are_refused(shape):
+    with pytest.raises(DataError, match=r"probs is empty, its shape is .*at least one member and row is needed"):
+        Predictive.from_probs(np.zeros(shape))
+    with pytest.raises(DataError, match="mean is empty"):
+        Predictive.from_normal(np.zeros(shape), 1.0)
+
+
+@pytest.mark.parametrize("values", [[["a", "b"]], [[0.5, "b"]], [[0.5, 0.5], [1.0]], [[None, 0.5]]], ids=str)
+def test_what_is_no_array_of_numbers_is_refused_by_name(values):
+    with pytest.raises(DataError, match="probs must be an array of numbers"):
+        Predictive.from_probs(values)
+    with pytest.raises(DataError, match="mean must be an array of numbers"):
+        Predictive.from_normal(values, 1.0)
+    with pytest.raises(DataError, match="std must be an array of numbers"):
+        Predictive.from_normal([[0.0, 0.0]], values)
+
+
+@pytest.mark.parametrize("std", [np.ones(2), np.ones((3, 1)), np.ones((1, 2, 3))], ids=np.shape)
+def test_a_standard_deviation_that_does_not_broadcast_is_refused(std):
+    shape = str(std.shape).replace("(", r"\(").replace(")", r"\)")
+    with pytest.raises(DataError, match=rf"std of shape {shape} does not fit means \(2, 3\)"):
+        Predictive.from_normal(np.zeros((2, 3)), std)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

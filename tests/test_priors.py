@@ -16,8 +16,7 @@ over_priors = pytest.mark.parametrize("prior", PRIORS, ids=str)
 
 def random_params(generator, members=3):
     return {
-        name: torch.randn(members, *shape, generator=generator, dtype=torch.float64)
-        for name, shape in SHAPES.items()
+        name: torch.randn(members, *shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()
     }
 
 
@@ -68,9 +67,7 @@ def test_draws_have_the_distribution_of_the_density_with_the_scale_of_their_leaf
 def test_a_draw_has_the_shapes_and_number_type_asked_for_and_repeats_with_its_generator(prior):
     first, second = (prior.sample(SHAPES, torch.Generator().manual_seed(4), torch.float32) for _ in range(2))
     assert {name: tuple(leaf.shape) for name, leaf in first.items()} == SHAPES
-    assert all(
-        leaf.dtype == torch.float32 and torch.equal(leaf, second[name]) for name, leaf in first.items()
-    )
+    assert all(leaf.dtype == torch.float32 and torch.equal(leaf, second[name]) for name, leaf in first.items())
 
 
 def test_one_scale_serves_all_leaves():
@@ -120,9 +117,7 @@ def test_no_weight_decay_is_no_prior(weight_decay, num_data):
         NormalPrior.from_weight_decay(weight_decay, num_data)
 
 
-@pytest.mark.parametrize(
-    "scale", [0, -1.0, math.nan, math.inf, "1", None, {"*": 0.0}, {"a": 1.0, "*": -1}], ids=str
-)
+@pytest.mark.parametrize("scale", [0, -1.0, math.nan, math.inf, "1", None, {"*": 0.0}, {"a": 1.0, "*": -1}], ids=str)
 @pytest.mark.parametrize("cls", [NormalPrior, LaplacePrior])
 def test_a_scale_must_be_a_positive_number(cls, scale):
     with pytest.raises(SettingError, match="the scale of a prior must be a positive number"):

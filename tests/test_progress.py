@@ -7,7 +7,8 @@ from pathlib import Path
 SCRIPT = """
 from helpers import quick_fit, small_mlp, table
 import bayesemble as be
-quick_fit(be.Task(small_mlp, be.Categorical()), table(), epochs=30, progress=PROGRESS, validation=table(), executor="auto")
+task = be.Task(small_mlp, be.Categorical())
+quick_fit(task, table(), epochs=30, progress=PROGRESS, validation=table(), executor="auto")
 """
 
 

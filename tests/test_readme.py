@@ -24,7 +24,9 @@ def test_the_commands_exist_with_their_options():
     assert len(lines) == 3
     for line in lines:
         command, *options = [word for word in line.split("#")[0].split()[1:] if word[0] != "-" or word[:2] == "--"]
-        shown = subprocess.run([sys.executable, "-m", "bayesemble", command, "-h"], capture_output=True, text=True, check=True)
+        shown = subprocess.run(
+            [sys.executable, "-m", "bayesemble", command, "-h"], capture_output=True, text=True, check=True
+        )
         assert all(option in shown.stdout for option in options if option.startswith("--")), line
 
 

@@ -82,7 +82,9 @@ def test_what_json_cannot_hold_is_refused(value):
         settings.dump({"deep": [value]})
 
 
-@pytest.mark.parametrize("value", [{"class": "Gone"}, {"name": "Inner"}, {}, {"size": 1}, None, 3, "Inner", [1]], ids=str)
+@pytest.mark.parametrize(
+    "value", [{"class": "Gone"}, {"name": "Inner"}, {}, {"size": 1}, None, 3, "Inner", [1]], ids=str
+)
 def test_what_is_none_of_the_classes_is_refused_with_those_that_were_needed(value):
     with pytest.raises(SettingError, match="settings of Inner, Outer were needed, got"):
         settings.parse(value, [Outer, Inner])

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from helpers import dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 from torch import nn
 
 import bayesemble as be
 from bayesemble.seeds import child, scoped
+from helpers import dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 
 def stacked_values(task: be.Task, num: int = 2) -> dict[str, torch.Tensor]:

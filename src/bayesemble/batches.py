@@ -82,8 +82,7 @@ class ArraySource:
 
     def in_order(self, batch_size: int | None) -> Iterator[Batch]:
         """All rows as they stand."""
-        for start in range(0, self.num_data, batch_size or self.num_data):
-            stop = min(start + (batch_size or self.num_data), self.num_data)
+        for start, stop in _bounds(self.num_data, batch_size):
             yield self._take(torch.arange(start, stop))
 
     def _take(self, rows: Tensor) -> Batch:
@@ -111,7 +110,7 @@ class LoaderSource:
             count = len(self.loader.sampler)  # type: ignore[arg-type]
             return len(self.loader) * (self.loader.batch_size or 1) if self.loader.drop_last else count
         except TypeError as error:
-            raise DataError("a stream without a length cannot be trained on; give its dataset a __len__") from error
+            raise DataError("a DataLoader needs a length to train on; give its sampler a __len__") from error
 
     def example(self, num: int = 4) -> Inputs:
         """The first few inputs."""

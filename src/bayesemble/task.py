@@ -41,7 +41,7 @@ class Task:
     output: str | Callable[[Any], Tensor] | None = None
     """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
     num_data: int | None = None
-    """Number of training rows; `fit` finds it out by itself except for streams."""
+    """Number of training rows that the likelihood stands for; by default `fit` counts them."""
     output_shape: tuple[int, ...] | None = None
     """Shape of the outputs of one row; found out by `bind`."""
     stochastic: bool = False
@@ -98,7 +98,9 @@ class Task:
             except BayesembleError:
                 raise
             except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+                whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
+                hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
+                raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}{hint}") from error
             stochastic = not torch.equal(before, torch.get_rng_state())
         rows = shapes[0][0]
         if outputs.dim() == 0 or outputs.shape[0] != rows:

@@ -4,12 +4,12 @@ import json
 
 import pytest
 import torch
-from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 import bayesemble as be
 from bayesemble import settings
 from bayesemble.methods import METHODS, make_method, method_class
 from bayesemble.schedules import SCHEDULES, Step
+from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 

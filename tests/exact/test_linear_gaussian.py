@@ -115,8 +115,7 @@ def test_the_score_is_the_gradient_of_the_log_joint():
     outputs = torch.einsum("mof,nf->mno", leaves["weight"], x) + leaves["bias"][:, None]
     log_likelihood = torch.distributions.Normal(outputs, NOISE).log_prob(y[:, None]).sum((1, 2))
     log_prior = sum(
-        torch.distributions.Normal(0.0, PRIOR_STD).log_prob(leaf).flatten(1).sum(1)
-        for leaf in leaves.values()
+        torch.distributions.Normal(0.0, PRIOR_STD).log_prob(leaf).flatten(1).sum(1) for leaf in leaves.values()
     )
     log_joint = (log_likelihood + log_prior) / 0.5
     torch.testing.assert_close(task.log_joint(values, members.params), log_joint.detach())

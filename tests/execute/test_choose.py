@@ -2,13 +2,13 @@ import logging
 
 import pytest
 import torch
-from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
 from torch import nn
 
 import bayesemble as be
 from bayesemble.execute.choose import choose, describe, vmap_obstacle
 from bayesemble.members import State
 from bayesemble.types import Batch
+from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
 
 
 class Recurrent(nn.Module):
@@ -56,7 +56,7 @@ def test_vmap_names_the_layer_it_cannot_run_and_the_way_out(name):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_auto_falls_back_to_the_loop_and_says_why(name, caplog):
-    make, data, layer = REFUSED[name]
+    make, data, _ = REFUSED[name]
     with caplog.at_level(logging.INFO, "bayesemble"):
         fitted = quick_fit(be.Task(make, be.Categorical()), data, executor="auto")
     assert isinstance(fitted.executor, be.Loop)
@@ -94,9 +94,7 @@ WORKS = {
         table(24),
     ),
     "group norm": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)
-        ),
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 4)),
         images(24),
     ),
     "attention": (Attention, sequences()),
@@ -148,9 +146,7 @@ def test_auto_takes_channels_last_where_it_is_quickest():
     x, y = images(8)
     task = be.Task(norm_convnet, be.Categorical()).bind(8, x)
     seconds = {(be.Loop, False): 0.004, (be.Loop, True): 0.001, (be.Vmap, False): 0.006}
-    choice = choose(
-        "auto", task, State(task.new_members(2, seed=0)), Batch(x, y), stepper_that_takes(seconds)
-    )
+    choice = choose("auto", task, State(task.new_members(2, seed=0)), Batch(x, y), stepper_that_takes(seconds))
     assert choice.executor == be.Loop(channels_last=True)
 
 

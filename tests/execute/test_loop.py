@@ -1,8 +1,8 @@
 import torch
-from helpers import norm_convnet
 
 import bayesemble as be
 from bayesemble.members import State
+from helpers import norm_convnet
 
 
 def test_channels_last_lays_out_every_slice_and_its_moments_alike():

@@ -1,5 +1,8 @@
 import pytest
 import torch
+
+import bayesemble as be
+from bayesemble.types import Batch
 from helpers import (
     all_leaves,
     dropout_mlp,
@@ -11,9 +14,6 @@ from helpers import (
     small_mlp,
     table,
 )
-
-import bayesemble as be
-from bayesemble.types import Batch
 
 NETWORKS = {
     "mlp": (small_mlp, table(40)),
@@ -40,8 +40,7 @@ def test_a_member_does_not_depend_on_how_many_train_beside_it(name, executor):
     make, data = NETWORKS[name]
     task = be.Task(make, be.Categorical())
     few, many = (
-        quick_fit(task, data, be.DeepEnsemble(num_members=num), executor=executor, **TWENTY_STEPS)
-        for num in (2, 7)
+        quick_fit(task, data, be.DeepEnsemble(num_members=num), executor=executor, **TWENTY_STEPS) for num in (2, 7)
     )
     assert largest_difference(all_leaves(few), all_leaves(many), members=2) < 1e-5
 

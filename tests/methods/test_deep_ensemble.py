@@ -1,10 +1,10 @@
 import pytest
 import torch
-from helpers import largest_difference, quick_fit, small_mlp, table
 from torch import nn
 
 import bayesemble as be
 from bayesemble.methods import make_method
+from helpers import largest_difference, quick_fit, small_mlp, table
 
 
 def test_map_is_the_first_member_of_any_ensemble():
@@ -29,9 +29,7 @@ def test_the_2017_recipe_finds_noise_that_depends_on_the_input(generator):
     x = torch.rand(600, 1, generator=generator) * 2 - 1
     noise = torch.where(x < 0, 0.1, 0.5)
     y = x + noise * torch.randn(600, 1, generator=generator)
-    task = be.Task(
-        lambda: nn.Sequential(nn.Linear(1, 20), nn.ReLU(), nn.Linear(20, 2)), be.HeteroscedasticGaussian()
-    )
+    task = be.Task(lambda: nn.Sequential(nn.Linear(1, 20), nn.ReLU(), nn.Linear(20, 2)), be.HeteroscedasticGaussian())
     method = be.DeepEnsemble(num_members=3, learning_rate=0.01, adversarial=0.01)
     fitted = quick_fit(task, (x, y), method, epochs=60, batch_size=100, executor="vmap")
     left, right = fitted.predict(torch.tensor([[-0.5], [0.5]])).aleatoric.sqrt().tolist()

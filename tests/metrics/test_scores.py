@@ -7,7 +7,7 @@ import torch
 
 from bayesemble.errors import DataError
 from bayesemble.likelihoods import Poisson
-from bayesemble.metrics import accuracy, brier, coverage, nll, rmse
+from bayesemble.metrics import accuracy, brier, coverage, expected_calibration_error, nll, reliability, rmse
 from bayesemble.predictive import Predictive
 
 LABELS = [0, 1, 2, 3, 3, 2, 1, 0] * 5
@@ -44,9 +44,7 @@ def test_nll_is_the_log_loss_of_scikit_learn(generator):
 
 
 def test_knowing_nothing_of_c_classes_costs_log_c():
-    assert nll(Predictive.from_probs(np.full((6, 10), 0.1)), [0, 3, 9, 1, 1, 5]) == pytest.approx(
-        math.log(10)
-    )
+    assert nll(Predictive.from_probs(np.full((6, 10), 0.1)), [0, 3, 9, 1, 1, 5]) == pytest.approx(math.log(10))
 
 
 def test_certainty_costs_nothing_where_right_and_everything_where_wrong():
@@ -97,10 +95,15 @@ def test_labels_may_be_lists_arrays_tensors_or_a_column(score, generator):
 
 @pytest.mark.parametrize("score", [accuracy, nll, brier])
 def test_labels_of_another_length_are_refused(score, generator):
-    with pytest.raises(
-        DataError, match=r"targets must have shape \(40,\) to fit the predictions, got \(39,\)"
-    ):
+    with pytest.raises(DataError, match=r"targets must have shape \(40,\) to fit the predictions, got \(39,\)"):
         score(random_classes(generator), LABELS[:-1])
+
+
+@pytest.mark.parametrize("score", [accuracy, nll, brier, reliability, expected_calibration_error])
+@pytest.mark.parametrize("label", [0.5, 4, -1, math.nan])
+def test_labels_that_are_not_whole_or_out_of_range_are_refused_by_all_scores_alike(score, label, generator):
+    with pytest.raises(DataError, match=r"labels must be whole and lie in 0\.\.3, got "):
+        score(random_classes(generator), [label, *LABELS[1:]])
 
 
 # --- real numbers ---
@@ -123,6 +126,11 @@ def test_a_column_of_targets_is_not_broadcast_to_a_square(generator):
 def test_nll_of_one_normal_is_its_closed_form():
     expected = math.log(2) + math.log(2 * math.pi) / 2 + (3 - 1) ** 2 / (2 * 2**2)
     assert nll(Predictive.from_normal([1.0], [2.0]), [3.0]) == pytest.approx(expected)
+
+
+def test_nll_of_a_list_of_targets_is_taken_in_double_precision():
+    expected = math.log(1e-9) + math.log(2 * math.pi) / 2
+    assert nll(Predictive.from_normal([0.1], [1e-9]), [0.1]) == pytest.approx(expected)
 
 
 def test_rmse_of_perfect_means_is_zero():

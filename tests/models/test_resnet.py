@@ -28,5 +28,5 @@ def test_the_shortcut_is_every_second_pixel_with_zero_channels():
 
 
 def test_other_depths_are_refused():
-    with pytest.raises(be.SettingError, match="8, 14, 20, 26, 32, ..., got 18"):
+    with pytest.raises(be.SettingError, match=r"8, 14, 20, 26, 32, \.\.\., got 18"):
         resnet(18, 10)
