@@ -13,6 +13,7 @@ QUIET_THREADS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 .PHONY: demo test check bench docs clean
 
 demo: $(VENV)/.core
+	rm -rf demo
 	$(BIN)/bayesemble compare --out demo
 
 test: $(VENV)/.test

@@ -103,7 +103,7 @@ def test_rows_of_unequal_length_are_refused(rows):
 
 @pytest.mark.parametrize("kind", ["datetime64[D]", "timedelta64[s]", "complex128"])
 def test_arrays_of_what_is_no_real_number_are_refused_by_their_type(kind):
-    with pytest.raises(DataError, match=rf"targets must be numbers, got {kind.split('[')[0]}"):
+    with pytest.raises(DataError, match=rf"targets must be real numbers, got {kind.split('[')[0]}"):
         as_tensor(np.zeros(3, dtype=kind), "targets", FLOAT)
 
 
@@ -170,7 +170,7 @@ def test_whole_numbers_are_always_finite():
 def test_unequal_lengths_are_listed():
     with pytest.raises(DataError, match="the same number of rows, got inputs 3, targets 4"):
         check_rows(torch.zeros(3, 2), torch.zeros(4))
-    with pytest.raises(DataError, match="the same number of rows, got inputs 3, input 1 2, targets 3"):
+    with pytest.raises(DataError, match="the same number of rows, got input 0 3, input 1 2, targets 3"):
         check_rows((torch.zeros(3, 2), torch.zeros(2, 2)), torch.zeros(3))
     with pytest.raises(DataError, match="the same number of rows, got inputs 3, targets 4"):
         check_rows(torch.zeros(2, 3, 1), torch.zeros(2, 4), per_member=True)
@@ -179,7 +179,7 @@ def test_unequal_lengths_are_listed():
 def test_unequal_member_counts_are_listed():
     with pytest.raises(DataError, match="the same number of members, got inputs 2, targets 5"):
         check_rows(torch.zeros(2, 3, 1), torch.zeros(5, 3), per_member=True)
-    with pytest.raises(DataError, match="the same number of members, got inputs 2, input 1 1, targets 2"):
+    with pytest.raises(DataError, match="the same number of members, got input 0 2, input 1 1, targets 2"):
         check_rows((torch.zeros(2, 3, 1), torch.zeros(1, 3, 1)), torch.zeros(2, 3), per_member=True)
 
 
@@ -201,3 +201,32 @@ def test_inputs_alone_can_be_checked_for_prediction():
     check_rows(torch.zeros(3, 1), None)
     with pytest.raises(DataError, match="row 1, column 0 holds nan"):
         check_rows(spoilt((2, 1), (1, 0)), None)
+
+
+def test_a_cell_of_a_named_input_is_found_by_its_name():
+    with pytest.raises(DataError, match="input 'age' must be finite numbers; row 1, column 0 holds nan"):
+        check_rows({"size": torch.zeros(2, 1), "age": torch.tensor([[0.0], [torch.nan]])}, None)
+
+
+def test_masked_cells_are_refused_and_a_mask_of_nothing_is_not():
+    with pytest.raises(DataError, match="some cells are masked"):
+        as_tensor(np.ma.array([1.0, 2.0], mask=[False, True]), "inputs", FLOAT)
+    assert as_tensor(np.ma.array([1.0, 2.0], mask=[False, False]), "inputs", FLOAT).tolist() == [1.0, 2.0]
+
+
+def test_complex_tensors_are_refused():
+    with pytest.raises(DataError, match=r"real numbers, got torch.complex64"):
+        as_tensor(torch.zeros(2, dtype=torch.complex64), "inputs", FLOAT)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint32, np.uint64])
+def test_wide_unsigned_labels_become_signed(kind):
+    tensor = as_tensor(np.array([0, 3], dtype=kind), "targets", FLOAT)
+    assert tensor.dtype == torch.int64
+    assert tensor.tolist() == [0, 3]
+
+
+def test_long_doubles_and_lists_of_tensors_are_numbers_too():
+    assert as_tensor(np.array([0.5], dtype=np.longdouble), "inputs", FLOAT).tolist() == [0.5]
+    with pytest.raises(DataError, match="must be an array of numbers"):
+        as_tensor([[torch.ones(2, requires_grad=True)]], "inputs", FLOAT)

@@ -150,3 +150,9 @@ def test_small_regression_means_have_the_shape_of_their_targets():
     x = table()[0]
     ensemble = quick_fit(be.Task(lambda: small_mlp()[0:1].append(nn.Linear(8, 1)), be.Gaussian()), (x, x[:, 0]))
     assert ensemble.predict(x).mean.shape == (48,)
+
+
+def test_inputs_per_member_of_another_number_of_members_are_refused(fitted):
+    for count in (2, 4):
+        with pytest.raises(be.DataError, match=f"that of {count} members, but there are 3"):
+            fitted.predict(be.PerMember(torch.zeros(count, 5, 4)))

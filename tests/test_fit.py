@@ -228,7 +228,7 @@ BAD_DATA = {
     "words as labels": ((X, np.array(["cat", "dog"] * 24)), "targets must be numbers; row 0 holds 'cat'"),
     "mismatched lengths": ((X, Y[:-1]), "same number of rows, got inputs 48, targets 47"),
     "ragged rows": (([[1.0, 2.0], [3.0]], [0, 1]), "with rows of equal length"),
-    "dates": ((X, np.full(48, "2020-01-01", dtype="datetime64[D]")), r"must be numbers, got datetime64"),
+    "dates": ((X, np.full(48, "2020-01-01", dtype="datetime64[D]")), r"must be real numbers, got datetime64"),
     "no targets": (X, "a pair \\(x, y\\), a Dataset, a DataLoader"),
     "NaN of a member": (
         be.PerMember(NAN.reshape(8, 6, 4), Y.reshape(8, 6)),
@@ -272,8 +272,29 @@ def test_settings_that_make_no_sense_are_refused(name):
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_data_of_another_number_of_members_than_the_method_has_is_refused(count):
     data = be.PerMember(X.reshape(count, -1, 4), Y.reshape(count, -1))
-    with pytest.raises(be.SettingError, match=f"of {count} members, the method has 3; use num_members={count}"):
+    with pytest.raises(be.DataError, match=f"that of {count} members, but there are 3"):
         quick_fit(TASK, data, be.DeepEnsemble(num_members=3))
+
+
+def test_validation_data_of_another_number_of_members_is_refused_before_training():
+    data = be.PerMember(X.reshape(2, -1, 4), Y.reshape(2, -1))
+    with pytest.raises(be.DataError, match="that of 2 members, but there are 3"):
+        quick_fit(TASK, table(), validation=data, on_epoch=lambda *_: pytest.fail("training began"))
+
+
+def test_a_dataset_with_a_last_row_alone_trains_batch_norm():
+    fitted = quick_fit(be.Task(norm_mlp, be.Categorical()), Rows(*table(33)), batch_size=16, epochs=1)
+    assert fitted.state.members.buffers["1.num_batches_tracked"].tolist() == [2, 2, 2]
+
+
+def test_an_empty_dataset_is_refused():
+    with pytest.raises(be.DataError, match="has no rows"):
+        quick_fit(TASK, Rows(X[:0], Y[:0]))
+
+
+def test_a_numpy_seed_is_a_seed():
+    fitted = quick_fit(TASK, table(), seed=np.int64(3))
+    assert largest_difference(all_leaves(fitted), all_leaves(quick_fit(TASK, table(), seed=3))) == 0
 
 
 def test_a_stream_is_refused():

@@ -177,7 +177,7 @@ def lazy():
 
 @pytest.mark.parametrize("source", [lazy, lazy()], ids=["factory", "instance"])
 def test_a_lazy_parameter_is_named(source):
-    with pytest.raises(ModelError, match=r"parameter '0\.weight' is lazy and has no shape yet"):
+    with pytest.raises(ModelError, match=r"'0\.weight' is lazy and has no shape yet"):
         fresh(source)
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
 from bayesemble import seeds
-from bayesemble.arrays import as_inputs, as_tensor, check_rows
+from bayesemble.arrays import as_inputs, as_tensor, check_member_count, check_rows
 from bayesemble.errors import DataError, SettingError
 from bayesemble.task import Task
 from bayesemble.types import Batch, Inputs, map_tensors, tensors_of
@@ -61,6 +61,11 @@ class ArraySource:
             task.likelihood.check_training_targets(targets)
         shape = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
         return replace(self, targets=targets.reshape(shape))
+
+    def check_members(self, num_members: int) -> None:
+        """Refuse data per member that is not that of so many members."""
+        if self.per_member:
+            check_member_count(self.inputs, num_members)
 
     def to(self, device: torch.device) -> ArraySource:
         """Move all rows to a device."""
@@ -120,7 +125,8 @@ class LoaderSource:
 
     def steps(self, batch_size: int | None) -> int:
         """Batches per epoch."""
-        if batch_size is not None and batch_size != self.loader.batch_size:
+        sampler = self.loader.batch_sampler
+        if batch_size is not None and not isinstance(sampler, _Batches) and batch_size != self.loader.batch_size:
             raise SettingError(
                 f"the DataLoader has batches of {self.loader.batch_size}, batch_size={batch_size} cannot be honoured; "
                 "leave batch_size out"
@@ -130,6 +136,9 @@ class LoaderSource:
     def checked(self, task: Task, training: bool) -> LoaderSource:
         """Check the targets of every batch as it comes."""
         return replace(self, task=task)
+
+    def check_members(self, num_members: int) -> None:
+        """A loader's rows are seen by all members."""
 
     def to(self, device: torch.device) -> LoaderSource:
         """Move batches to a device as they come."""
@@ -170,6 +179,23 @@ class LoaderSource:
         return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
 
 
+@dataclass(frozen=True)
+class _Batches(Sampler[list[int]]):
+    """Row numbers of batches as arrays have them; the order derives from torch's global random state."""
+
+    num_rows: int
+    size: int | None
+    shuffle: bool
+
+    def __len__(self) -> int:
+        return len(_bounds(self.num_rows, self.size))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(self.num_rows) if self.shuffle else torch.arange(self.num_rows)
+        for start, stop in _bounds(self.num_rows, self.size):
+            yield order[start:stop].tolist()
+
+
 Source = ArraySource | LoaderSource
 
 
@@ -192,7 +218,10 @@ def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuf
         *inputs, targets = data.tensors
         return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), targets, dtype)
     if isinstance(data, Dataset):
-        return LoaderSource(DataLoader(data, batch_size=batch_size or len(data), shuffle=shuffle), dtype)  # type: ignore[arg-type]
+        num_rows = len(data)  # type: ignore[arg-type]
+        if not num_rows:
+            raise DataError("the data has no rows; at least one is needed")
+        return LoaderSource(DataLoader(data, batch_sampler=_Batches(num_rows, batch_size, shuffle)), dtype)
     if isinstance(data, tuple | list) and len(data) == 2:
         return _array_source(data[0], data[1], dtype)
     raise DataError(

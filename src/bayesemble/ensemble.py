@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from bayesemble import checkpoint as checkpoints
 from bayesemble import seeds, settings
-from bayesemble.arrays import as_inputs, check_rows
+from bayesemble.arrays import as_inputs, check_member_count, check_rows
 from bayesemble.batches import PerMember, as_source
 from bayesemble.checkpoint import Checkpoint, Row
 from bayesemble.errors import BayesembleError, CheckpointError, DataError, SettingError
@@ -80,6 +80,8 @@ class Ensemble:
         check_rows(tensors, None, per_member)
         parts = _split_rows(tensors, batch_size, axis=1 if per_member else 0)
         members = self.draw(num_draws, seed)
+        if per_member:
+            check_member_count(tensors, members.num_members)
         predictions = []
         for part in parts:
             prediction = self._predict_batch(part, per_member, members)

@@ -76,14 +76,15 @@ def fit(
     source = as_source(data, task.dtype, batch_size)
     task = task.bind(source.num_data if task.num_data is None else task.num_data, source.example())
     source = source.checked(task, training=True).to(place)
-    _check_member_count(source, method)
+    source.check_members(method.num_members)
     if place.type != "cpu":
         task.module.to(place)
     held_out = None
     if validation is not None:
         held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(task, training=False)
+        held_out.check_members(method.num_members)
 
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, place)
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place)
     found = _find_checkpoint(checkpoint, resume)
     if found is None:
         run = _start(task, method, source, executor, plan)
@@ -168,14 +169,6 @@ def _check_settings(
     require(checkpoint_every >= 1, f"checkpoint_every must be at least one epoch, got {checkpoint_every}")
     if resume and checkpoint is None:
         raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
-
-
-def _check_member_count(source: Source, method: Method) -> None:
-    if isinstance(source, ArraySource) and source.per_member and len(source.targets) != method.num_members:
-        raise SettingError(
-            f"the data is that of {len(source.targets)} members, the method has {method.num_members}; "
-            f"use num_members={len(source.targets)}"
-        )
 
 
 def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from bayesemble.errors import ModelError
 
@@ -61,8 +61,6 @@ def _reinitialised(original: nn.Module) -> nn.Module:
 
 
 def _refuse_lazy(module: nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, UninitializedParameter):
-            raise ModelError(
-                f"parameter {name!r} is lazy and has no shape yet; run one batch through the network before"
-            )
+    for name, leaf in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(leaf, UninitializedParameter | UninitializedBuffer):
+            raise ModelError(f"{name!r} is lazy and has no shape yet; run one batch through the network before")

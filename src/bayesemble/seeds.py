@@ -14,7 +14,7 @@ import torch
 
 def child(root: int, *names: str | int) -> int:
     """Derive the seed at a path of names below a root seed: a non-negative number of 63 bits."""
-    digest = hashlib.blake2b(json.dumps([root, *names]).encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(json.dumps([root, *names], default=int).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

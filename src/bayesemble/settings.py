@@ -44,7 +44,7 @@ def parse(value: Any, classes: Iterable[type], nested: Iterable[type] = ()) -> A
 
 def _revived(value: Any, nested: Iterable[type]) -> Any:
     if isinstance(value, dict):
-        plain = "class" not in value
+        plain = not isinstance(value.get("class"), str)
         return {key: _revived(item, nested) for key, item in value.items()} if plain else parse(value, nested)
     return tuple(_revived(item, nested) for item in value) if isinstance(value, list) else value
 

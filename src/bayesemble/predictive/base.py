@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesemble.arrays import check_finite, numbers
 from bayesemble.errors import DataError, SettingError
 
 if TYPE_CHECKING:
@@ -156,10 +157,7 @@ class Predictive(ABC):
 
 
 def _as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:
-    try:
-        tensor = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name} must be an array of numbers: {error}") from None
+    tensor = numbers(values, name)
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
     if tensor.dim() not in dims:
         raise DataError(f"{name} must have {' or '.join(map(str, dims))} axes, got shape {tuple(tensor.shape)}")
@@ -183,12 +181,15 @@ def _as_weights(weights: Any, values: Tensor) -> Tensor:
     return tensor / tensor.sum()
 
 
-def match_targets(targets: Any, shape: torch.Size) -> Tensor:
-    """Bring targets to `(row, ...)` or `(member, row, ...)` as the outputs have it, or say what is wrong."""
-    # Lists go through numpy, which keeps double precision.
-    tensor = targets if isinstance(targets, Tensor) else torch.as_tensor(np.asarray(targets))
+def match_targets(targets: Any, shape: torch.Size, per_member: bool = False) -> Tensor:
+    """Bring targets to `(row, ...)` as the outputs `(member, row, ...)` have it, or say what is wrong.
+
+    Where every member may have its own, `(member, row, ...)` is fine too.
+    """
+    tensor = numbers(targets, "targets")
+    check_finite(tensor, "targets")
     rows = shape[1:]
-    if tensor.shape == rows or tensor.shape == shape:
+    if tensor.shape == rows or (per_member and tensor.shape == shape):
         return tensor
     if tensor.shape == (*rows, 1) or (*tensor.shape, 1) == tuple(rows):
         return tensor.reshape(rows)

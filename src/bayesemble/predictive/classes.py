@@ -71,9 +71,9 @@ class ClassPredictive(Predictive):
         """The mutual information."""
         return self.mutual_information
 
-    def labels(self, targets: Any) -> Tensor:
+    def labels(self, targets: Any, per_member: bool = False) -> Tensor:
         """Targets as labels 0..C-1 in the shape of the rows, or what is wrong with them."""
-        values = match_targets(targets, self.log_probs.shape[:-1])
+        values = match_targets(targets, self.log_probs.shape[:-1], per_member)
         labels, last = values.long(), self.log_probs.shape[-1] - 1
         if (labels != values).any() or (labels.numel() and not 0 <= labels.min() <= labels.max() <= last):
             raise DataError(f"labels must be whole and lie in 0..{last}, got {values.min():g}..{values.max():g}")
@@ -81,7 +81,7 @@ class ClassPredictive(Predictive):
 
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log probability of the labels under each member, `(member, row)`."""
-        labels = self.labels(targets)
+        labels = self.labels(targets, per_member=True)
         chosen = self.log_probs.gather(-1, labels.expand(self.log_probs.shape[:-1]).unsqueeze(-1))
         return sum_outputs(chosen.squeeze(-1))
 

@@ -100,7 +100,7 @@ class NormalPredictive(RealPredictive):
 
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log density of the targets under each member, `(member, row)`."""
-        values = match_targets(targets, self.means.shape).to(self.means.dtype)
+        values = match_targets(targets, self.means.shape, per_member=True).to(self.means.dtype)
         return sum_outputs(torch.distributions.Normal(self.means, self.stds, validate_args=False).log_prob(values))
 
     def quantile(self, level: float) -> Tensor:
@@ -152,7 +152,7 @@ class PoissonPredictive(RealPredictive):
 
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log probability of the counts under each member, `(member, row)`."""
-        values = match_targets(targets, self.rates.shape).to(self.rates.dtype)
+        values = match_targets(targets, self.rates.shape, per_member=True).to(self.rates.dtype)
         return sum_outputs(torch.distributions.Poisson(self.rates, validate_args=False).log_prob(values))
 
     def quantile(self, level: float) -> Tensor:
