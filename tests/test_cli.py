@@ -1,3 +1,4 @@
+import io
 import json
 import os
 import subprocess
@@ -70,6 +71,23 @@ def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
     ]
     again = run("compare", *options, "--members", "2", "--out", out, "--json")
     assert [row["method"] for row in json.loads(again.stdout)] == ["map", "deep_ensemble:bootstrap=true"]
+
+
+def test_the_widest_table_fits_into_eighty_columns():
+    from rich.console import Console
+
+    from bayesemble.cli import comparison_table
+    from bayesemble.compare import Comparison, Result
+
+    scores = {"accuracy": 0.9713, "nll": 0.1123, "ece": 0.0234, "ood_auroc": 0.8765}
+    label = "deep_ensemble:adversarial=0.05"
+    results = [Result(label, seed, {k: v + seed / 20 for k, v in scores.items()}, 123.4, "") for seed in (0, 1)]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(comparison_table(Comparison("digits", 20, results)))
+    text = console.export_text()
+    assert "…" not in text
+    for words in ("accuracy ↑", "0.996±0.025", "0.137±0.025", "0.048±0.025", "0.901±0.025", "123.4", "sec"):
+        assert words in text, words
 
 
 @pytest.mark.parametrize(

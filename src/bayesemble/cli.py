@@ -152,8 +152,8 @@ def comparison_table(comparison: Comparison) -> Table:
         title=title,
         caption="mean ± standard error over seeds" if seeds > 1 else None,
         box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1),
+        show_edge=False,
+        padding=(0, 0, 0, 1),
     )
     table.add_column("method", overflow="fold", min_width=18)
     for score in columns:
