@@ -189,5 +189,5 @@ def test_nothing_that_is_loaded_can_run_code():
     """No pickle in any form: the words that would bring it in do not occur in the source."""
     forbidden = ("pickle", "torch.load", "torch.save", "joblib.load", "eval(", "exec(")
     for path in Path(be.__file__).parent.rglob("*.py"):
-        text = path.read_text()
-        assert not [word for word in forbidden if word in text.replace(".eval()", "")], path
+        text = path.read_text().replace("allow_pickle=False", "").replace("no pickle", "")
+        assert not [word for word in forbidden if word in text], path

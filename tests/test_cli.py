@@ -23,14 +23,14 @@ def test_help_comes_within_a_second_and_without_torch():
         seconds.append(time.perf_counter() - start)
         assert result.returncode == 0
     assert min(seconds) < 1
-    for command in ("compare", "methods", "datasets"):
+    for command in ("compare", "methods", "datasets", "score"):
         assert command in result.stdout
     code = "import sys, bayesemble.cli; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_every_command_has_help_with_an_example():
-    for command in ("compare", "methods", "datasets"):
+    for command in ("compare", "methods", "datasets", "score"):
         assert "Example: bayesemble" in run(command, "--help").stdout
 
 
@@ -71,6 +71,21 @@ def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
     ]
     again = run("compare", *options, "--members", "2", "--out", out, "--json")
     assert [row["method"] for row in json.loads(again.stdout)] == ["map", "deep_ensemble:bootstrap=true"]
+
+
+def test_predictions_made_elsewhere_are_scored(tmp_path):
+    (tmp_path / "own.csv").write_text("p_cat,p_dog,target\n0.9,0.1,cat\n0.2,0.8,dog\n")
+    (tmp_path / "other.csv").write_text("p_cat,p_dog,target\n0.5,0.5,cat\n0.45,0.55,cat\n")
+    files = [str(tmp_path / "own.csv"), "--foreign", str(tmp_path / "other.csv")]
+    found = json.loads(run("score", *files, "--json").stdout)
+    assert found["accuracy"] == 1.0
+    assert found["ood_auroc"] == 1.0
+    shown = run("score", *files, COLUMNS="120").stdout
+    assert all(name in shown for name in found)
+    assert "lower is better" in shown
+    wrong = run("score", str(tmp_path / "missing.csv"))
+    assert wrong.returncode == 1
+    assert "is not a file" in wrong.stderr
 
 
 def test_the_widest_table_fits_into_eighty_columns():

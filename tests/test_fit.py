@@ -44,7 +44,7 @@ def test_datasets_and_loaders_train_and_repeat_by_the_seed(executor):
     loader = DataLoader(data, batch_size=12, shuffle=True)
     fitted = quick_fit(TASK, loader, executor=executor, batch_size=None)
     assert fitted.task.num_data == 48
-    assert set(fitted.evaluate(loader)) == {"nll", "accuracy", "ece", "brier"}
+    assert set(fitted.evaluate(loader)) == {"nll", "accuracy", "ece", "brier", "overconfidence"}
 
 
 def test_an_unshuffled_loader_is_the_same_as_its_arrays_in_one_batch():

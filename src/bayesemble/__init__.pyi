@@ -2,7 +2,9 @@ from . import data as data
 from . import metrics as metrics
 from . import models as models
 from . import schedules as schedules
+from . import weighting as weighting
 from .batches import PerMember as PerMember
+from .diagnose import diagnose as diagnose
 from .ensemble import Ensemble as Ensemble
 from .ensemble import evaluate as evaluate
 from .ensemble import load as load

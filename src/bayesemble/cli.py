@@ -44,6 +44,19 @@ COLUMNS = {
 }
 
 
+MEANINGS = {
+    "nll": "mean -log probability (density) of the targets; lower is better",
+    "accuracy": "share of rows whose most probable class is right; higher is better",
+    "brier": "squared distance of the probabilities from the truth; lower is better",
+    "ece": "mean gap between confidence and accuracy in 15 bins; lower is better",
+    "overconfidence": "mean confidence minus accuracy; 0 is best, above is too sure",
+    "rmse": "root mean squared error of the mean; lower is better",
+    "coverage_90": "share of targets inside the 90 % interval; 0.9 is best",
+    "ood_auroc": "how well total doubt tells foreign rows apart; 1 is best, 0.5 chance",
+    "ood_auroc_epistemic": "the same for what members disagree about; 0.5 for a single model",
+}
+
+
 def main() -> None:
     """Run the command line; our own errors become one line, a traceback only comes with --debug."""
     # Threads that spin while they wait make a step a hundred times slower beside another busy process.
@@ -140,6 +153,36 @@ def datasets(as_json: AsJson = False) -> None:
         [{"data set": d.name, "kind": d.kind, "description": d.description} for d in DATASETS.values()],
         as_json,
     )
+
+
+@app.command()
+def score(
+    file: Annotated[Path, typer.Argument(help="CSV with target and p_LABEL columns, or target, mean, std; or NPZ.")],
+    foreign: Annotated[Path | None, typer.Option(help="Predictions of foreign data, in the same form.")] = None,
+    target: Annotated[str, typer.Option(help="Name of the target column of a CSV.")] = "target",
+    as_json: AsJson = False,
+) -> None:
+    """Score predictions that were made elsewhere.
+
+    Example: bayesemble score predictions.csv --foreign other.csv
+    """
+    from bayesemble.metrics import Summary
+    from bayesemble.predictions import read_predictions
+
+    summary = Summary(foreign=foreign is not None)
+    for predictive, targets in read_predictions(file, target=target):
+        summary.update(predictive, targets)
+    if foreign is not None:
+        for predictive, _ in read_predictions(foreign, target=target):
+            summary.update_foreign(predictive)
+    scores = summary.compute()
+    if as_json:
+        print(json.dumps(scores, indent=2))
+        return
+    table = Table("score", "value", "what it says", title=f"{summary.num_rows} rows of {file.name}")
+    for name, value in scores.items():
+        table.add_row(name, f"{value:.4f}", MEANINGS[name])
+    out.print(table)
 
 
 def comparison_table(comparison: Comparison) -> Table:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from bayesemble.initialise import ModelSource
 from bayesemble.likelihoods import LIKELIHOODS
 from bayesemble.members import Members, State
 from bayesemble.methods import METHODS, Method, method_class
-from bayesemble.metrics import summarise
+from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.priors import PRIORS
 from bayesemble.schedules import SCHEDULES
@@ -88,18 +88,33 @@ class Ensemble:
             predictions.append(prediction if keep_members else prediction.reduce())
         return type(predictions[0]).concat(predictions)
 
-    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
-        """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
+    def predictions(self, data: Any, *, batch_size: int = 1024) -> Iterator[tuple[Predictive, Tensor]]:
+        """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
         source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
-        members, predictions, targets = self.draw(), [], []
+        members = self.draw()
         for batch in source.in_order(batch_size):
             if batch.inputs_per_member:
-                raise DataError("evaluate averages the members, so they must share the data; predict PerMember data")
-            predictions.append(self._predict_batch(batch.inputs, False, members))
-            targets.append(batch.targets)
-        predictive = type(predictions[0]).concat(predictions)
-        foreign = None if ood is None else self.predict(ood, batch_size=batch_size)
-        return summarise(predictive, torch.cat(targets).cpu(), foreign)
+                raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
+            yield self._predict_batch(batch.inputs, False, members), batch.targets.cpu()
+
+    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
+        """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
+        summary = Summary(foreign=ood is not None)
+        for predictive, targets in self.predictions(data, batch_size=batch_size):
+            summary.update(predictive, targets)
+        if ood is not None:
+            summary.update_foreign(self.predict(ood, batch_size=batch_size, keep_members=False))
+        return summary.compute()
+
+    def reweight(self, weights: Any) -> Ensemble:
+        """The same members under other weights, normalised to sum to one: see `bayesemble.weighting`."""
+        members = self.state.members
+        return replace(self, state=replace(self.state, members=members.reweight(weights)))
+
+    def keep(self, indices: Sequence[int]) -> Ensemble:
+        """An ensemble of some of the members, equally weighted. It predicts, but cannot be trained further."""
+        chosen = self.state.members.take(torch.as_tensor(list(indices)))
+        return replace(self, method=replace(self.method, num_members=len(indices)), state=State(chosen))  # type: ignore[type-var]
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble into a folder; `load` brings it back."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayesemble.errors import SettingError
 from bayesemble.types import Leaves
 
 
@@ -64,6 +67,15 @@ class Members:
         """Copies of the members at the given places, equally weighted."""
         taken = self._map_stacked(lambda leaf: leaf[indices])
         return replace(taken, weights=_equal_weights(len(indices)))
+
+    def reweight(self, weights: Any) -> Members:
+        """The same members under other weights, normalised to sum to one."""
+        tensor = torch.as_tensor(weights, dtype=torch.float64)
+        if tensor.shape != (self.num_members,) or not (tensor >= 0).all() or not 0 < tensor.sum() < math.inf:
+            raise SettingError(
+                f"weights must be {self.num_members} non-negative numbers, one per member, got {weights}"
+            )
+        return replace(self, weights=tensor / tensor.sum())
 
     def _map_stacked(self, function: Callable[[Tensor], Tensor]) -> Members:
         def over(leaves: Leaves) -> Leaves:

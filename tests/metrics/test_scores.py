@@ -1,14 +1,27 @@
 import math
+import warnings
 
 import numpy as np
 import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
 import sklearn.metrics
 import torch
 
-from bayesemble.errors import DataError
+from bayesemble.errors import DataError, SettingError
 from bayesemble.likelihoods import Poisson
-from bayesemble.metrics import accuracy, brier, coverage, expected_calibration_error, nll, reliability, rmse
-from bayesemble.predictive import Predictive
+from bayesemble.metrics import accuracy, brier, coverage, expected_calibration_error, nll, reliability, rmse, scores
+from bayesemble.metrics.scores import (
+    crps,
+    interval_score,
+    log_predictive_density,
+    mae,
+    pinball,
+    sharpness,
+    top_k_accuracy,
+)
+from bayesemble.predictive import NormalPredictive, PoissonPredictive, Predictive
 
 LABELS = [0, 1, 2, 3, 3, 2, 1, 0] * 5
 
@@ -169,3 +182,419 @@ def test_intervals_of_counts_cover_at_least_their_level(generator):
     chosen = torch.randint(0, 3, (2000,), generator=generator)
     counts = torch.poisson(log_rates.exp()[chosen, torch.arange(2000)], generator=generator)
     assert coverage(predictive, counts, 0.8) > 0.8 - 0.02
+
+
+# --- the right class among the k most probable ---
+
+
+def oracle(name):
+    """Another library to agree with; what it warns of while it is imported is not our concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(name)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_top_k_accuracy_is_that_of_scikit_learn(k, generator):
+    predictive = random_classes(generator)
+    expected = sklearn.metrics.top_k_accuracy_score(LABELS, predictive.probs, k=k, labels=range(4)) if k < 4 else 1
+    assert top_k_accuracy(predictive, LABELS, k=k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("k", [1, 5, 100])
+def test_top_k_accuracy_of_1000_classes_is_that_of_scikit_learn_and_torchmetrics(k, generator):
+    predictive = random_classes(generator, members=1, classes=1000)
+    labels = predictive.probs.argsort(-1, descending=True)[:, 90 * np.arange(40) % 130].diagonal()
+    expected = sklearn.metrics.top_k_accuracy_score(labels, predictive.probs, k=k, labels=range(1000))
+    assert 0 < expected < 1
+    assert top_k_accuracy(predictive, labels, k=k) == pytest.approx(expected)
+    classification = oracle("torchmetrics.functional.classification")
+    theirs = classification.multiclass_accuracy(predictive.probs, labels, 1000, top_k=k, average="micro")
+    assert top_k_accuracy(predictive, labels, k=k) == pytest.approx(theirs.item())
+
+
+def test_the_one_most_probable_class_is_that_of_the_accuracy_ties_included(generator):
+    ties = Predictive.from_probs(torch.randint(1, 3, (40, 4), generator=generator).double().pow(50).softmax(-1))
+    for predictive in (ties, random_classes(generator), Predictive.from_probs(np.full((40, 4), 0.25))):
+        assert top_k_accuracy(predictive, LABELS, k=1) == accuracy(predictive, LABELS)
+
+
+def test_of_equally_probable_classes_the_lower_label_comes_first_where_scikit_learn_takes_the_higher():
+    even = np.full((4, 4), 0.25)
+    assert top_k_accuracy(Predictive.from_probs(even), [0, 1, 2, 2], k=2) == 0.5
+    assert sklearn.metrics.top_k_accuracy_score([0, 1, 2, 2], even, k=2, labels=range(4)) == 0.5
+    assert top_k_accuracy(Predictive.from_probs(even), [0, 0, 1, 2], k=2) == 0.75
+    assert sklearn.metrics.top_k_accuracy_score([0, 0, 1, 2], even, k=2, labels=range(4)) == 0.25
+
+
+def test_classes_of_probability_zero_are_found_only_once_all_others_are_spent():
+    certain = Predictive.from_probs([[0.0, 1.0, 0.0]] * 3)
+    assert [top_k_accuracy(certain, [0, 1, 2], k=k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
+
+
+@pytest.mark.parametrize("k", [0, -1, 5])
+def test_more_places_than_classes_or_none_are_refused(k, generator):
+    with pytest.raises(SettingError, match=f"k lies between 1 and the number of classes, 4; got {k}"):
+        top_k_accuracy(random_classes(generator), LABELS, k=k)
+
+
+# --- errors and densities of real numbers ---
+
+
+def weighted_normals(generator, members=3, rows=12):
+    """Members of unequal weight that stand apart, and targets inside, between and far outside of them."""
+    means, stds, targets = (torch.randn(members, rows, generator=generator, dtype=torch.float64) for _ in range(3))
+    weights = torch.rand(members, generator=generator, dtype=torch.float64) + 0.1
+    return Predictive.from_normal(3 * means, stds.exp(), weights), 4 * targets[0]
+
+
+def test_mae_is_that_of_scikit_learn_on_the_mean(generator):
+    predictive, targets = weighted_normals(generator)
+    assert mae(predictive, targets) == pytest.approx(sklearn.metrics.mean_absolute_error(targets, predictive.mean))
+    assert mae(predictive, targets) < rmse(predictive, targets)
+
+
+def test_the_log_density_of_the_mixture_is_that_of_scipy(generator):
+    predictive, targets = weighted_normals(generator)
+    densities = scipy.stats.norm(predictive.means, predictive.stds).pdf(targets)
+    expected = np.log(predictive.weights.numpy() @ densities).mean()
+    assert log_predictive_density(predictive, targets) == pytest.approx(expected)
+    assert log_predictive_density(predictive, targets) == -nll(predictive, targets)
+
+
+def test_the_log_density_of_the_moments_is_that_of_the_normal_with_these_moments(generator):
+    predictive, targets = weighted_normals(generator)
+    mean = predictive.weights @ predictive.means
+    second = predictive.weights @ (predictive.means**2 + predictive.stds**2)
+    expected = scipy.stats.norm(mean, (second - mean**2).sqrt()).logpdf(targets).mean()
+    assert log_predictive_density(predictive, targets, "moments") == pytest.approx(expected)
+    assert log_predictive_density(predictive, targets, "moments") != pytest.approx(-nll(predictive, targets), rel=0.01)
+
+
+def test_both_kinds_agree_for_one_member_and_for_a_reduced_prediction(generator):
+    predictive, targets = weighted_normals(generator)
+    for single in (predictive.member(1), predictive.reduce()):
+        one, other = (log_predictive_density(single, targets, kind) for kind in ("mixture", "moments"))
+        assert one == pytest.approx(other)
+
+
+def test_only_the_moments_fill_the_gap_between_two_members():
+    apart = Predictive.from_normal([[-5.0], [5.0]], 0.1)
+    assert log_predictive_density(apart, [0.0], "moments") > -4 > log_predictive_density(apart, [0.0], "mixture")
+    assert log_predictive_density(apart, [5.0], "moments") < -3 < log_predictive_density(apart, [5.0], "mixture")
+
+
+def test_a_noise_of_precision_one_tenth_cannot_beat_the_floor_of_the_published_tables():
+    assert log_predictive_density(Predictive.from_normal([2.0], math.sqrt(10)), [2.0]) == pytest.approx(
+        -2.0703, abs=1e-4
+    )
+
+
+def test_the_log_density_of_classes_and_counts_is_that_of_the_mixture_and_they_have_no_moments(generator):
+    classes, counts = random_classes(generator), PoissonPredictive(torch.ones(1), torch.ones(1, 40))
+    for predictive in (classes, counts):
+        assert log_predictive_density(predictive, LABELS) == -nll(predictive, LABELS)
+        with pytest.raises(SettingError, match=r'"moments" needs a mixture of normals, got .*; use "mixture"'):
+            log_predictive_density(predictive, LABELS, "moments")
+
+
+def test_an_unknown_kind_of_density_is_refused(generator):
+    predictive, targets = weighted_normals(generator)
+    with pytest.raises(SettingError, match='kind is "mixture" or "moments", not \'normal\''):
+        log_predictive_density(predictive, targets, "normal")
+
+
+# --- CRPS of normals ---
+
+
+def integrated_crps(predictive, targets):
+    """The integral of (F(x) - [x >= y])^2, row by row, by quadrature."""
+    total = 0.0
+    for row, y in enumerate(targets.tolist()):
+        one = NormalPredictive(
+            predictive.weights, predictive.means[:, row : row + 1], predictive.stds[:, row : row + 1]
+        )
+        normals = scipy.stats.norm(one.means[:, 0].numpy(), one.stds[:, 0].numpy())
+        weights = one.weights.numpy()
+        below = scipy.integrate.quad(lambda x, w=weights, n=normals: (w @ n.cdf(x)) ** 2, -np.inf, y, limit=200)[0]
+        above = scipy.integrate.quad(lambda x, w=weights, n=normals: (w @ n.sf(x)) ** 2, y, np.inf, limit=200)[0]
+        total += below + above
+    return total / len(targets)
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_crps_is_the_integral_of_the_squared_distance_of_distribution_functions(members, generator):
+    predictive, targets = weighted_normals(generator, members)
+    assert crps(predictive, targets) == pytest.approx(integrated_crps(predictive, targets), abs=1e-6)
+
+
+def test_crps_of_one_normal_is_its_closed_form(generator):
+    predictive, targets = weighted_normals(generator, members=1, rows=50)
+    score = ((targets - predictive.means[0]) / predictive.stds[0]).numpy()
+    normal = scipy.stats.norm()
+    expected = score * (2 * normal.cdf(score) - 1) + 2 * normal.pdf(score) - 1 / math.sqrt(math.pi)
+    assert crps(predictive, targets) == pytest.approx((predictive.stds[0].numpy() * expected).mean(), abs=1e-12)
+
+
+def test_crps_is_that_of_many_draws(generator):
+    predictive, targets = weighted_normals(generator, rows=6)
+    draws = predictive.sample(1000, generator).T
+    theirs = oracle("torchmetrics.functional.regression").continuous_ranked_probability_score(draws, targets)
+    assert crps(predictive, targets) == pytest.approx(theirs.item(), rel=0.05)
+
+
+def test_crps_of_members_without_doubt_is_that_of_their_means_as_draws(generator):
+    means = torch.randn(7, 30, generator=generator, dtype=torch.float64)
+    targets = torch.randn(30, generator=generator, dtype=torch.float64)
+    theirs = oracle("torchmetrics.functional.regression").continuous_ranked_probability_score(means.T, targets)
+    assert crps(Predictive.from_normal(means, 1e-12), targets) == pytest.approx(theirs.item(), abs=1e-6)
+    no_noise = NormalPredictive(torch.full((7,), 1 / 7), means, torch.zeros_like(means))
+    assert crps(no_noise, targets) == pytest.approx(theirs.item(), abs=1e-6)
+
+
+def test_crps_of_one_certain_member_is_the_absolute_error_also_where_it_is_none():
+    assert crps(Predictive.from_normal([1.0, 2.0], 1e-200), [1.0, 5.0]) == pytest.approx(1.5)
+
+
+def test_crps_respects_the_weights(generator):
+    predictive, targets = weighted_normals(generator)
+    unweighted = predictive.reweight([1, 1, 1])
+    twice = Predictive.from_normal(unweighted.means[[0, 1, 1, 2]], unweighted.stds[[0, 1, 1, 2]])
+    assert crps(unweighted.reweight([1, 2, 1]), targets) == pytest.approx(crps(twice, targets))
+    assert crps(unweighted.reweight([0, 1, 0]), targets) == pytest.approx(crps(unweighted.member(1), targets))
+    same = Predictive.from_normal(unweighted.means[[0, 0, 0]], unweighted.stds[[0, 0, 0]])
+    assert crps(same, targets) == pytest.approx(crps(unweighted.member(0), targets))
+
+
+def test_crps_is_twice_the_mean_cost_of_all_quantiles(generator):
+    predictive, targets = weighted_normals(generator)
+    levels = (np.arange(100) + 0.5) / 100
+    assert crps(predictive, targets) == pytest.approx(
+        2 * np.mean([pinball(predictive, targets, q) for q in levels]), 1e-2
+    )
+
+
+def test_crps_in_small_pieces_is_the_same(generator, monkeypatch):
+    predictive, targets = weighted_normals(generator, rows=50)
+    counts = PoissonPredictive(predictive.weights, predictive.means.abs())
+    whole = crps(predictive, targets), crps(counts, targets.abs().round())
+    monkeypatch.setattr(scores, "CELLS_AT_ONCE", 20)
+    assert (crps(predictive, targets), crps(counts, targets.abs().round())) == pytest.approx(whole, rel=1e-12)
+
+
+def test_crps_of_a_thousand_members_holds_no_square_of_them_per_row(generator, monkeypatch):
+    sizes = []
+    size = scores._expected_size
+    monkeypatch.setattr(scores, "_expected_size", lambda mean, std: sizes.append(mean.numel()) or size(mean, std))
+    predictive, targets = weighted_normals(generator, members=1000, rows=40)
+    assert crps(predictive, targets) > 0
+    assert max(sizes) == 1000 * 40
+
+
+def test_crps_of_several_outputs_is_the_mean_of_theirs(generator):
+    means, targets = torch.randn(3, 20, 2, generator=generator), torch.randn(20, 2, generator=generator)
+    each = [crps(Predictive.from_normal(means[..., i], 0.5), targets[:, i]) for i in range(2)]
+    assert crps(Predictive.from_normal(means, 0.5), targets) == pytest.approx(np.mean(each))
+
+
+def test_crps_grows_linearly_with_a_distance_that_the_nll_squares():
+    predictive = Predictive.from_normal([0.0], 1.0)
+    assert crps(predictive, [2e6]) / crps(predictive, [1e6]) == pytest.approx(2, rel=1e-5)
+    assert nll(predictive, [2e6]) / nll(predictive, [1e6]) == pytest.approx(4, rel=1e-5)
+
+
+def test_crps_of_single_precision_is_computed_in_double(generator):
+    predictive, targets = weighted_normals(generator)
+    single = NormalPredictive(predictive.weights.float(), predictive.means.float(), predictive.stds.float())
+    assert crps(single, targets) == pytest.approx(crps(predictive, targets), rel=1e-6)
+
+
+def test_crps_of_classes_is_refused(generator):
+    with pytest.raises(
+        SettingError, match="the CRPS is for mixtures of normals or of Poisson distributions, got Class"
+    ):
+        crps(random_classes(generator), LABELS)
+
+
+# --- CRPS of counts ---
+
+
+def poissons(rates, weights=None):
+    rates = torch.as_tensor(rates, dtype=torch.float64)
+    weights = torch.ones(len(rates)) if weights is None else torch.as_tensor(weights)
+    return PoissonPredictive(weights.double() / weights.sum(), rates)
+
+
+def naive_count_crps(predictive, counts, terms):
+    """The sum of (F(k) - [k >= y])^2 over the first counts, with the F of scipy."""
+    grid = np.arange(terms)[:, None]
+    members = [scipy.stats.poisson.cdf(grid, rates.numpy()) for rates in predictive.rates]
+    cdf = np.tensordot(predictive.weights.numpy(), np.stack(members), axes=1)
+    return ((cdf - (grid >= np.asarray(counts))) ** 2).sum(0).mean()
+
+
+@pytest.mark.parametrize("scale", [0.01, 3.0, 200.0])
+def test_crps_of_counts_is_the_sum_over_many_counts(scale, generator):
+    rates = scale * torch.randn(4, 30, generator=generator, dtype=torch.float64).exp()
+    counts = torch.poisson(rates[0] * torch.rand(30, generator=generator).double() * 3, generator=generator)
+    predictive = poissons(rates, [1.0, 2.0, 3.0, 4.0])
+    assert crps(predictive, counts) == pytest.approx(naive_count_crps(predictive, counts, 20_000), rel=1e-8)
+
+
+@pytest.mark.parametrize(("rate", "count"), [(0.3, 0), (4.0, 9), (2500.0, 2400)])
+def test_crps_of_one_poisson_is_the_expected_distance_less_half_that_of_two_draws(rate, count):
+    grid = np.arange(int(rate + 20 * math.sqrt(rate) + 50))
+    distance = np.abs(grid - count) @ scipy.stats.poisson.pmf(grid, rate)
+    # E|X - X'| of two draws, the absolute value of a Skellam variable, in closed form.
+    difference = 2 * rate * scipy.special.ive([0, 1], 2 * rate).sum()
+    assert crps(poissons([[rate]]), [count]) == pytest.approx(distance - difference / 2, rel=1e-8)
+
+
+def test_crps_of_counts_far_from_all_rates_is_their_distance():
+    predictive = poissons([[1000.0], [1000.0]])
+    spread = 1000 * scipy.special.ive([0, 1], 2000).sum()
+    for count in (0, 100_000, 10**9):
+        assert crps(predictive, [count]) == pytest.approx(abs(count - 1000) - spread, rel=1e-9)
+
+
+def test_crps_of_counts_with_members_far_apart(generator):
+    predictive = poissons([[0.5, 0.0], [5000.0, 3.0]], [3.0, 1.0])
+    for counts in ([0, 0], [2500, 5], [9000, 40]):
+        assert crps(predictive, counts) == pytest.approx(naive_count_crps(predictive, counts, 20_000), rel=1e-8)
+
+
+def test_crps_of_a_large_rate_is_nearly_that_of_the_normal():
+    rate = 1e6
+    normal = Predictive.from_normal([rate], math.sqrt(rate))
+    for count in (rate - 2000, rate, rate + 500):
+        assert crps(poissons([[rate]]), [count]) == pytest.approx(crps(normal, [count]), rel=1e-3)
+
+
+def test_crps_of_counts_respects_the_weights_and_a_rate_of_zero_is_certain(generator):
+    rates, counts = torch.rand(3, 20, generator=generator) * 5, torch.randint(0, 9, (20,), generator=generator)
+    assert crps(poissons(rates, [0.0, 1.0, 0.0]), counts) == pytest.approx(crps(poissons(rates[1:2]), counts))
+    assert crps(poissons(rates, [1.0, 2.0, 1.0]), counts) == pytest.approx(crps(poissons(rates[[0, 1, 1, 2]]), counts))
+    assert crps(poissons([[0.0]]), [7]) == 7
+    assert crps(poissons([[0.0]]), [0]) == 0
+
+
+@pytest.mark.parametrize("wrong", [1.5, -1])
+def test_targets_that_are_no_counts_are_refused(wrong):
+    with pytest.raises(DataError, match=rf"targets must be counts 0, 1, 2, \.\.\.; row 1 holds {wrong}"):
+        crps(poissons([[1.0, 1.0]]), [0, wrong])
+
+
+@pytest.mark.parametrize("rate", [1e30, math.inf])
+def test_rates_that_are_no_longer_counts_are_refused(rate):
+    with pytest.raises(DataError, match=r"summed over more than 16777216 counts in a row: .* leave out the rows"):
+        crps(poissons([[1.0], [rate]]), [0])
+
+
+# --- quantiles and intervals ---
+
+
+@pytest.mark.parametrize("level", [0.05, 0.5, 0.9])
+def test_pinball_is_that_of_scikit_learn(level, generator):
+    predictive, targets = weighted_normals(generator)
+    expected = sklearn.metrics.mean_pinball_loss(targets, predictive.quantile(level), alpha=level)
+    assert pinball(predictive, targets, level) == pytest.approx(expected)
+
+
+def test_netcal_means_another_thing_by_its_quantile_loss(generator):
+    """There the level is that of a central interval, of which the nearer end is scored by whether y lies inside."""
+    predictive, targets = weighted_normals(generator, members=1)
+    ends = torch.stack(predictive.interval(0.9))
+    inside = (targets >= ends[0]) & (targets <= ends[1])
+    expected = ((targets - ends).abs().amin(0) * torch.where(inside, 0.1, 0.9)).mean().item()
+    normal = predictive.means[0].numpy(), predictive.stds[0].numpy()
+    theirs = oracle("netcal.metrics").QuantileLoss().measure(normal, targets.numpy(), q=np.array([0.9]), kind="meanstd")
+    assert theirs == pytest.approx(expected)
+    assert theirs != pytest.approx(pinball(predictive, targets, 0.9), rel=0.1)
+
+
+def test_pinball_of_the_median_is_half_its_absolute_error():
+    assert pinball(Predictive.from_normal([1.0, 2.0], 1.0), [4.0, 2.0], 0.5) == pytest.approx(1.5 / 2)
+
+
+def test_a_missed_quantile_costs_by_its_level():
+    predictive = Predictive.from_normal([0.0], 1.0)
+    quantile = predictive.quantile(0.9)
+    assert pinball(predictive, quantile + 1, 0.9) == pytest.approx(0.9)
+    assert pinball(predictive, quantile - 1, 0.9) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_interval_score_is_that_of_a_loop_over_rows(level, generator):
+    predictive, targets = weighted_normals(generator)
+    low, high = (end.tolist() for end in predictive.interval(level))
+    naive = [
+        (h - l) + 2 / (1 - level) * ((l - y) * (y < l) + (y - h) * (y > h))
+        for l, h, y in zip(low, high, targets.tolist(), strict=True)  # noqa: E741
+    ]
+    assert interval_score(predictive, targets, level) == pytest.approx(np.mean(naive))
+
+
+def test_interval_score_is_the_cost_of_its_two_quantiles(generator):
+    predictive, targets = weighted_normals(generator)
+    ends = pinball(predictive, targets, 0.1), pinball(predictive, targets, 0.9)
+    assert interval_score(predictive, targets, 0.8) == pytest.approx(2 / 0.2 * sum(ends))
+
+
+def test_interval_score_without_misses_is_the_sharpness(generator):
+    predictive, _ = weighted_normals(generator)
+    assert interval_score(predictive, predictive.quantile(0.5), 0.9) == pytest.approx(sharpness(predictive, 0.9))
+
+
+def test_sharpness_and_coverage_of_one_normal_are_those_of_netcal(generator):
+    predictive, targets = weighted_normals(generator, members=1)
+    normal = predictive.means[0].numpy(), predictive.stds[0].numpy()
+    theirs = oracle("netcal.metrics").PICP().measure(normal, targets.numpy(), q=np.array([0.9]), kind="meanstd")
+    assert sharpness(predictive, 0.9) == pytest.approx(theirs.mpiw.item(), abs=1e-6)
+    assert coverage(predictive, targets, 0.9) == pytest.approx(theirs.picp.item())
+
+
+def test_sharpness_of_a_normal_is_its_width_in_standard_deviations():
+    predictive = Predictive.from_normal([0.0, 100.0], [1.0, 3.0])
+    assert sharpness(predictive, 0.95) == pytest.approx(2 * 1.959964 * 2, abs=1e-5)
+
+
+def test_scores_of_intervals_of_counts(generator):
+    predictive = poissons(torch.rand(3, 50, generator=generator) * 9)
+    counts = torch.randint(0, 15, (50,), generator=generator)
+    low, high = predictive.interval(0.8)
+    missed = (low - counts).clamp_min(0) + (counts - high).clamp_min(0)
+    assert sharpness(predictive, 0.8) == pytest.approx((high - low).mean().item())
+    assert interval_score(predictive, counts, 0.8) == pytest.approx((high - low + 10 * missed).mean().item())
+
+
+@pytest.mark.parametrize("score", [crps, interval_score, lambda p, y: pinball(p, y, 0.8)])
+def test_scores_of_real_numbers_are_proper(score, generator):
+    """Targets are drawn from the first prediction, so on average every other one does worse."""
+    truth = Predictive.from_normal(torch.zeros(2, 4000) + torch.tensor([[-1.0], [2.0]]), 1.0, [0.3, 0.7])
+    noise = torch.randn(4000, generator=generator)
+    targets = torch.where(torch.rand(4000, generator=generator) < 0.3, -1.0, 2.0) + noise
+    for other in (
+        truth.rescale(0.0, 1.5),
+        truth.rescale(0.7, 1.0),
+        truth.rescale(0.0, 0.5),
+        truth.reweight([0.7, 0.3]),
+    ):
+        assert score(truth, targets) < score(other, targets)
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.5, 1.5])
+def test_levels_that_are_no_probabilities_are_refused(level, generator):
+    predictive, targets = weighted_normals(generator)
+    for score in (pinball, interval_score):
+        with pytest.raises(SettingError, match="a probability strictly between 0 and 1 was needed, got"):
+            score(predictive, targets, level)
+    with pytest.raises(SettingError, match=f"a probability strictly between 0 and 1 was needed, got {level}"):
+        sharpness(predictive, level)
+
+
+@pytest.mark.parametrize("score", [mae, crps, interval_score, log_predictive_density, lambda p, y: pinball(p, y, 0.8)])
+def test_a_column_of_targets_is_a_row_of_them_and_another_length_is_refused(score, generator):
+    predictive, targets = weighted_normals(generator)
+    assert score(predictive, targets[:, None]) == score(predictive, targets) == score(predictive, targets.tolist())
+    with pytest.raises(DataError, match=r"targets must have shape \(12,\) to fit the predictions, got \(11,\)"):
+        score(predictive, targets[:-1])

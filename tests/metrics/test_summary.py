@@ -1,4 +1,7 @@
 import math
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +9,7 @@ import torch
 from bayesemble import metrics
 from bayesemble.errors import DataError
 from bayesemble.likelihoods import Poisson
-from bayesemble.metrics import summarise
+from bayesemble.metrics import Summary, summarise
 from bayesemble.predictive import Predictive
 
 LABELS = [0, 1, 2, 0, 1, 2]
@@ -23,12 +26,16 @@ def random_normals(generator, members=3):
 
 def test_classes_are_scored_by_each_score_that_applies(generator):
     predictive = random_classes(generator)
-    assert summarise(predictive, LABELS) == {
-        "nll": metrics.nll(predictive, LABELS),
-        "accuracy": metrics.accuracy(predictive, LABELS),
-        "ece": metrics.expected_calibration_error(predictive, LABELS),
-        "brier": metrics.brier(predictive, LABELS),
-    }
+    accuracy = metrics.accuracy(predictive, LABELS)
+    assert summarise(predictive, LABELS) == pytest.approx(
+        {
+            "nll": metrics.nll(predictive, LABELS),
+            "accuracy": accuracy,
+            "ece": metrics.expected_calibration_error(predictive, LABELS),
+            "brier": metrics.brier(predictive, LABELS),
+            "overconfidence": predictive.probs.max(-1).values.mean().item() - accuracy,
+        }
+    )
 
 
 def test_real_numbers_are_scored_by_each_score_that_applies(generator):
@@ -67,3 +74,60 @@ def test_one_member_has_finite_scores_and_no_epistemic_doubt_to_tell_by(make, ta
 def test_targets_of_another_length_are_refused(make, targets, generator):
     with pytest.raises(DataError, match=r"targets must have shape \(6,\) to fit the predictions, got \(5,\)"):
         summarise(make(generator), targets[:-1])
+
+
+# --- part by part ---
+
+
+def parts_of(predictive: Predictive, targets, sizes):
+    start = 0
+    for size in sizes:
+        rows = slice(start, start + size)
+        fields = {name: value[:, rows] for name, value in predictive._member_fields().items()}
+        yield replace(predictive, **fields), targets[rows]
+        start += size
+
+
+@pytest.mark.parametrize("kind", ["classes", "normals"])
+def test_scores_gathered_part_by_part_are_those_of_all_rows_at_once(kind, generator):
+    if kind == "classes":
+        probs = torch.rand(3, 1000, 5, generator=generator, dtype=torch.float64) ** 4
+        predictive = Predictive.from_probs(probs / probs.sum(-1, keepdim=True), [0.5, 0.3, 0.2])
+        targets = torch.randint(5, (1000,), generator=generator)
+    else:
+        mean = torch.randn(3, 1000, generator=generator, dtype=torch.float64)
+        predictive, targets = Predictive.from_normal(mean, 0.7), torch.randn(1000, generator=generator).double()
+    summary = Summary(foreign=True)
+    for part, own in parts_of(predictive, targets, (1, 333, 600, 66)):
+        summary.update(part, own)
+    for part, _ in parts_of(predictive, targets, (500, 500)):
+        summary.update_foreign(part)
+    assert summary.num_rows == 1000
+    assert summary.compute() == pytest.approx(summarise(predictive, targets, foreign=predictive), rel=1e-12)
+
+
+def test_ten_million_rows_of_ten_classes_are_scored_in_bounded_memory():
+    """100 parts of 100,000 rows: 400 MB of probabilities pass through, the process grows by less than half of that."""
+    code = """
+import resource, torch
+from bayesemble.metrics import Summary
+from bayesemble.predictive import Predictive
+generator, summary = torch.Generator().manual_seed(0), Summary()
+size = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+start = size()
+for _ in range(100):
+    probs = torch.rand(100_000, 10, generator=generator) + 0.01
+    summary.update(Predictive.from_probs(probs / probs.sum(1, keepdim=True)), torch.randint(10, (100_000,), generator=generator))
+assert summary.num_rows == 10_000_000
+scores = summary.compute()
+assert abs(scores["accuracy"] - 0.1) < 0.001, scores
+assert size() - start < 200, size() - start
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_summary_of_nothing_and_unannounced_foreign_data_are_refused():
+    with pytest.raises(DataError, match="nothing to score"):
+        Summary().compute()
+    with pytest.raises(DataError, match="was not announced"):
+        Summary().update_foreign(Predictive.from_probs([[0.5, 0.5]]))

@@ -1,13 +1,20 @@
 """Calibration: do events that are given probability p happen with frequency p?"""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesemble.predictive import ClassPredictive
+from bayesemble.arrays import numbers
+from bayesemble.metrics.scores import match_counts
+from bayesemble.predictive import ClassPredictive, PoissonPredictive, RealPredictive
 from bayesemble.settings import require
+
+LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))
+"""The levels at which quantiles are checked if none are named: 0.05, 0.1, ... 0.95."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,11 +27,29 @@ class Reliability:
     confidence: Tensor
     accuracy: Tensor
     count: Tensor
+    index: Tensor
+    """Which of the bins these are, counted from 0."""
 
     @property
     def gap(self) -> Tensor:
         """|accuracy - confidence| of each bin."""
         return (self.accuracy - self.confidence).abs()
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileCalibration:
+    """How often targets lie below the quantile of each level; a calibrated prediction has `observed` = `level`.
+
+    Shape: both `(level,)`.
+    """
+
+    level: Tensor
+    observed: Tensor
+
+    @property
+    def gap(self) -> Tensor:
+        """|observed - level| of each level."""
+        return (self.observed - self.level).abs()
 
 
 def reliability(
@@ -37,30 +62,19 @@ def reliability(
 ) -> Reliability:
     """Bin rows by the probability of their most probable class.
 
+    Papers differ in the binning. Guo et al. (2017) have the defaults; ensemble model patching has `bins=20,
+    min_count=6` (bins with at most 5 rows are dropped); D'Angelo & Fortuin (2021) `bins=30, closed="left"`.
+
     Args:
         predictive: What was predicted.
         targets: The right labels, `(row,)`.
         bins: Number of bins.
         scheme: "width" for bins of equal width on [0, 1], "mass" for bins of equal numbers of rows.
         closed: Which end of a bin belongs to it, "right" or "left"; confidence 1 is always in the last bin.
-        min_count: Bins with fewer rows are dropped.
+        min_count: Bins with fewer rows are dropped, and their rows count nowhere.
     """
-    require(bins >= 1, f"at least one bin is needed, got {bins}")
-    require(scheme in ("width", "mass"), f'scheme is "width" or "mass", not {scheme!r}')
-    require(closed in ("right", "left"), f'closed is "right" or "left", not {closed!r}')
     confidence, choice = predictive.probs.double().max(-1)
-    right = (choice == predictive.labels(targets)).double()
-    confidence, right = confidence.flatten(), right.flatten()
-    if scheme == "width":
-        inner = torch.arange(1, bins, dtype=torch.float64) / bins
-        index = torch.bucketize(confidence, inner, right=closed == "left")
-    else:
-        index = torch.empty_like(confidence, dtype=torch.long)
-        index[confidence.argsort(stable=True)] = torch.arange(len(confidence)) * bins // len(confidence)
-    count = torch.bincount(index, minlength=bins)
-    kept = count >= max(min_count, 1)
-    sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, values)[kept] for values in (confidence, right)]
-    return Reliability(sums[0] / count[kept], sums[1] / count[kept], count[kept])
+    return _table(confidence, choice == predictive.labels(targets), bins, scheme, closed, min_count)
 
 
 def expected_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:
@@ -72,7 +86,7 @@ def expected_calibration_error(predictive: ClassPredictive, targets: Any, **binn
     Reference: Naeini et al. (2015); Guo et al. (2017).
     """
     table = reliability(predictive, targets, **binning)
-    return float((table.gap * table.count).sum() / table.count.sum()) if len(table.count) else float("nan")
+    return _mean_over_rows(table.gap, table)
 
 
 def maximum_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:
@@ -82,3 +96,184 @@ def maximum_calibration_error(predictive: ClassPredictive, targets: Any, **binni
     """
     table = reliability(predictive, targets, **binning)
     return float(table.gap.max()) if len(table.count) else float("nan")
+
+
+def root_mean_square_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:
+    """Root of the mean squared gap between confidence and accuracy over bins, weighted by rows. Lower is better.
+
+    Between ECE and MCE: it lies above the ECE, the more so the more unequal the gaps of the bins are. Squares make it
+    more biased upwards for few rows than the ECE is, see `debiased_calibration_error`; it depends on the binning, and
+    a model that always says the base rate has none.
+
+        sqrt( sum_b n_b / n * (accuracy_b - confidence_b)^2 )
+
+    Reference: Hendrycks et al. (2019), Deep anomaly detection with outlier exposure.
+    """
+    table = reliability(predictive, targets, **binning)
+    return math.sqrt(_mean_over_rows(table.gap.square(), table))
+
+
+def adaptive_calibration_error(predictive: ClassPredictive, targets: Any, bins: int = 15, min_count: int = 1) -> float:
+    """The ECE over bins that hold equally many rows. Lower is better.
+
+    Confident networks put nearly all rows into the last bins of equal width; here the bins follow the rows, so every
+    gap is measured equally well. Rows of equal confidence are cut in their order: with many of them (confidence 1
+    throughout) shuffle sorted data first. It is biased upwards for few rows as the ECE is.
+
+        sum_b n_b / n * |accuracy_b - confidence_b|,    n_b equal to within one row
+
+    It looks at the most probable class only; the variant of Nixon et al. takes all classes, which is
+    `classwise_calibration_error(..., scheme="mass")`.
+
+    Reference: Nguyen & O'Connor (2015); Nixon et al. (2019).
+    """
+    return expected_calibration_error(predictive, targets, bins=bins, scheme="mass", min_count=min_count)
+
+
+def classwise_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:
+    """Mean over classes of the ECE of that class's probability against "is it this class?". Lower is better.
+
+    The ECE looks only at the most probable class; this sees whether every probability can be taken at its word, which
+    matters where decisions weigh the classes differently. With many classes nearly all probabilities are nearly 0 and
+    so are their gaps: the number shrinks like 1 / classes and cannot be compared between data sets. A class that never
+    occurs counts with the probability it was given. The settings of the bins are those of `reliability`.
+
+        1 / C * sum_c sum_b n_bc / n * |frequency of class c in bin b - mean p_c in bin b|
+
+    Reference: Kull et al. (2019); Nixon et al. (2019), as static calibration error.
+    """
+    labels = predictive.labels(targets).flatten()
+    probs = predictive.probs.double().flatten(0, -2)
+    tables = [_table(column, labels == label, **binning) for label, column in enumerate(probs.unbind(-1))]
+    errors = [_mean_over_rows(table.gap, table) for table in tables if len(table.count)]
+    return sum(errors) / len(errors) if errors else float("nan")
+
+
+def debiased_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:
+    """The root mean square calibration error, less what chance alone would give. Lower is better, 0 is calibrated.
+
+    A perfectly calibrated model has gaps too, because accuracies of few rows scatter: in a bin of n rows the squared
+    gap is too large by about accuracy * (1 - accuracy) / n. Here that is taken off, so that models may be compared on
+    different numbers of rows. The result is noisy near 0, where a negative sum is set to 0. What happens inside a bin
+    stays unseen, as with all bins. A bin with a single row tells nothing of its scatter and is dropped.
+
+        sqrt( max(0, sum_b n_b / n * ( gap_b^2 - accuracy_b (1 - accuracy_b) / (n_b - 1) )) )
+
+    Reference: Kumar, Liang & Ma (2019), Verified uncertainty calibration, section 5 (there with `scheme="mass"`).
+    """
+    binning = binning | {"min_count": max(2, binning.get("min_count", 2))}
+    table = reliability(predictive, targets, **binning)
+    scatter = table.accuracy * (1 - table.accuracy) / (table.count - 1)
+    squared = _mean_over_rows(table.gap.square() - scatter, table)
+    return squared if math.isnan(squared) else math.sqrt(max(0.0, squared))
+
+
+def pit(predictive: RealPredictive, targets: Any, generator: torch.Generator | None = None) -> Tensor:
+    """Where each target lies in its predicted distribution: F(y), in the shape of the targets (PIT values).
+
+    Calibrated predictions have values spread evenly over [0, 1]: a histogram that is flat. Heaped at both ends, the
+    predictions are too confident; heaped in the middle, too cautious; leaning to one end, biased. A flat histogram is
+    needed but not enough: errors of different rows can cancel.
+
+    F of a count jumps, so its value is drawn evenly from the jump, which takes a generator:
+
+        F(y)    or for counts    F(y - 1) + u * (F(y) - F(y - 1)),    u uniform on [0, 1]
+
+    Reference: Dawid (1984); Gneiting, Balabdaoui & Raftery (2007); for counts Czado, Gneiting & Held (2009).
+    """
+    below, upto = _jump(predictive, targets)
+    if not isinstance(predictive, PoissonPredictive):
+        return upto
+    require(generator is not None, "the PIT of counts is drawn from the jump of F at each count: pass a generator")
+    uniform = torch.rand(upto.shape, dtype=upto.dtype, generator=generator)
+    return below + uniform * (upto - below)
+
+
+def quantile_calibration(
+    predictive: RealPredictive, targets: Any, levels: Sequence[float] = LEVELS
+) -> QuantileCalibration:
+    """How often the target lies below each predicted quantile: observed = mean [ F(y) <= level ].
+
+    Best where `observed` equals `level`. Below it at high levels and above it at low ones, the predictions are too
+    confident. It pools all rows, so doubt that is too large here and too small there can cancel, and a model that
+    always predicts the distribution of all targets is calibrated: read it beside a proper score. For counts, whose F
+    jumps, each target counts with the part of its jump below the level, the mean of the randomised PIT.
+
+    Args:
+        predictive: What was predicted.
+        targets: The right answers, `(row,)` or `(row, output)`.
+        levels: Probabilities strictly between 0 and 1.
+
+    Reference: Kuleshov, Fenner & Ermon (2018); for counts Czado, Gneiting & Held (2009).
+    """
+    level = numbers(levels, "levels").double()
+    sensible = level.dim() == 1 and len(level) > 0 and bool(((level > 0) & (level < 1)).all())
+    require(sensible, f"levels are probabilities strictly between 0 and 1, got {levels}")
+    below, upto = (values.double().flatten() for values in _jump(predictive, targets))
+    observed = [_share_below(below, upto, float(one)) for one in level]
+    return QuantileCalibration(level, torch.tensor(observed, dtype=torch.float64))
+
+
+def quantile_calibration_error(predictive: RealPredictive, targets: Any, levels: Sequence[float] = LEVELS) -> float:
+    """Mean over levels of |share of targets below the quantile - level|. Lower is better, in [0, 1].
+
+    Chance alone gives about 0.3 / sqrt(rows). It pools rows, so it misses errors that cancel, and it depends on the
+    levels: see `quantile_calibration`.
+
+        1 / L * sum_l | mean [ F(y) <= level_l ] - level_l |
+
+    Reference: Kuleshov, Fenner & Ermon (2018), who take squares; with absolute values Chung et al. (2021).
+    """
+    return float(quantile_calibration(predictive, targets, levels).gap.mean())
+
+
+def _table(
+    probability: Tensor,
+    happened: Tensor,
+    bins: int = 15,
+    scheme: str = "width",
+    closed: str = "right",
+    min_count: int = 1,
+) -> Reliability:
+    """Bin events by the probability they were given."""
+    require(bins >= 1, f"at least one bin is needed, got {bins}")
+    require(scheme in ("width", "mass"), f'scheme is "width" or "mass", not {scheme!r}')
+    require(closed in ("right", "left"), f'closed is "right" or "left", not {closed!r}')
+    probability, happened = probability.flatten(), happened.double().flatten()
+    index = _mass_index(probability, bins) if scheme == "mass" else _width_index(probability, bins, closed)
+    count = torch.bincount(index, minlength=bins)
+    kept = count >= max(min_count, 1)
+    sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, part)[kept] for part in (probability, happened)]
+    return Reliability(sums[0] / count[kept], sums[1] / count[kept], count[kept], torch.arange(bins)[kept])
+
+
+def _width_index(probability: Tensor, bins: int, closed: str) -> Tensor:
+    inner = torch.arange(1, bins, dtype=torch.float64) / bins
+    return torch.bucketize(probability.contiguous(), inner, right=closed == "left")
+
+
+def _mass_index(probability: Tensor, bins: int) -> Tensor:
+    index = torch.empty_like(probability, dtype=torch.long)
+    index[probability.argsort(stable=True)] = torch.arange(len(probability)) * bins // len(probability)
+    return index
+
+
+def _mean_over_rows(values: Tensor, table: Reliability) -> float:
+    """Mean over bins, weighted by their rows; not a number where no bin is left."""
+    return float((values * table.count).sum() / table.count.sum()) if len(table.count) else float("nan")
+
+
+def _jump(predictive: RealPredictive, targets: Any) -> tuple[Tensor, Tensor]:
+    """P(Y < y) and P(Y <= y); they differ for counts only."""
+    if not isinstance(predictive, PoissonPredictive):
+        upto = predictive.cdf(targets)
+        return upto, upto
+    counts = match_counts(predictive, targets)
+    return predictive.cdf(counts - 1), predictive.cdf(counts)
+
+
+def _share_below(below: Tensor, upto: Tensor, level: float) -> float:
+    """The mean share of [below, upto] that lies under the level; a jump of no height lies there or not."""
+    height = upto - below
+    share = ((level - below) / height.clamp_min(torch.finfo(height.dtype).tiny)).clamp(0, 1)
+    return float(torch.where(height > 0, share, (upto <= level).double()).mean())

@@ -1,27 +1,89 @@
-"""The scores of one predictive distribution, by the kind of its target."""
+"""The scores of a predictive distribution, by the kind of its target: at once, or gathered part by part.
+
+Sums are kept, not rows, so that any number of rows can be scored in bounded memory. Only telling foreign data apart
+needs the doubt of every row: two numbers each.
+"""
+
+from __future__ import annotations
 
 from typing import Any
 
-from bayesemble.metrics.calibration import expected_calibration_error
+import torch
+from torch import Tensor
+
+from bayesemble.errors import DataError
+from bayesemble.metrics.calibration import Reliability, reliability
 from bayesemble.metrics.scores import accuracy, brier, coverage, nll, rmse
-from bayesemble.metrics.selective import ood_auroc
+from bayesemble.metrics.selective import auroc, doubt
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
+
+_BINS = 15
+
+
+class Summary:
+    """Gathers scores over parts of a data set: `update` with each, then `compute`.
+
+    The result equals that of `summarise` on all rows at once.
+    """
+
+    def __init__(self, foreign: bool = False) -> None:
+        """With `foreign=True`, doubts are kept, so that `update_foreign` can be used."""
+        self.num_rows = 0
+        self.sums: dict[str, float] = {}
+        self.bins = torch.zeros(3, _BINS, dtype=torch.float64)  # totals of confidence, accuracy and rows
+        self.doubts: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+        if foreign:
+            self.doubts = {"ood_auroc": ([], []), "ood_auroc_epistemic": ([], [])}
+
+    def update(self, predictive: Predictive, targets: Any) -> None:
+        """Add rows with known targets."""
+        means = {"nll": nll(predictive, targets)}
+        if isinstance(predictive, ClassPredictive):
+            means |= {"accuracy": accuracy(predictive, targets), "brier": brier(predictive, targets)}
+            means["overconfidence"] = float(predictive.probs.amax(-1).double().mean()) - means["accuracy"]
+            self._add_bins(reliability(predictive, targets, bins=_BINS))
+        elif isinstance(predictive, RealPredictive):
+            means |= {"rmse": rmse(predictive, targets) ** 2, "coverage_90": coverage(predictive, targets, 0.9)}
+        for name, mean in means.items():
+            self.sums[name] = self.sums.get(name, 0.0) + mean * predictive.num_rows
+        self.num_rows += predictive.num_rows
+        self._keep_doubts(predictive, foreign=False)
+
+    def update_foreign(self, predictive: Predictive) -> None:
+        """Add rows of foreign data, which have no targets."""
+        if not self.doubts:
+            raise DataError("foreign data was not announced; make it Summary(foreign=True)")
+        self._keep_doubts(predictive, foreign=True)
+
+    def compute(self) -> dict[str, float]:
+        """All scores of the rows gathered so far."""
+        if not self.num_rows:
+            raise DataError("there is nothing to score; update it with predictions and targets first")
+        scores = {name: total / self.num_rows for name, total in self.sums.items()}
+        if "rmse" in scores:
+            scores["rmse"] **= 0.5
+        if self.bins.any():
+            confidence, right, count = self.bins
+            scores["ece"] = float((confidence - right).abs().sum() / count.sum())
+        for name, (familiar, foreign) in self.doubts.items():
+            if foreign:
+                scores[name] = auroc(torch.cat(familiar), torch.cat(foreign))
+        return scores
+
+    def _add_bins(self, table: Reliability) -> None:
+        totals = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)]) * table.count
+        self.bins.index_add_(1, table.index, totals)
+
+    def _keep_doubts(self, predictive: Predictive, foreign: bool) -> None:
+        for name, measure in (("ood_auroc", "total"), ("ood_auroc_epistemic", "epistemic")):
+            if name in self.doubts:
+                self.doubts[name][foreign].append(doubt(predictive, measure))
 
 
 def summarise(predictive: Predictive, targets: Any, foreign: Predictive | None = None) -> dict[str, float]:
     """All scores that apply. With predictions of foreign data, also how well doubt tells it apart."""
-    scores = {"nll": nll(predictive, targets)}
-    if isinstance(predictive, ClassPredictive):
-        scores |= {
-            "accuracy": accuracy(predictive, targets),
-            "ece": expected_calibration_error(predictive, targets),
-            "brier": brier(predictive, targets),
-        }
-    elif isinstance(predictive, RealPredictive):
-        scores |= {"rmse": rmse(predictive, targets), "coverage_90": coverage(predictive, targets, 0.9)}
+    summary = Summary(foreign=foreign is not None)
+    summary.update(predictive, targets)
     if foreign is not None:
-        scores |= {
-            "ood_auroc": ood_auroc(predictive, foreign),
-            "ood_auroc_epistemic": ood_auroc(predictive, foreign, "epistemic"),
-        }
-    return scores
+        summary.update_foreign(foreign)
+    return summary.compute()

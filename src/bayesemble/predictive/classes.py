@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bayesemble.errors import DataError
 from bayesemble.predictive.base import Predictive, match_targets, sum_outputs
+
+if TYPE_CHECKING:
+    from bayesemble.predictive.decide import Decision
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,6 +36,8 @@ class ClassPredictive(Predictive):
     @property
     def entropy(self) -> Tensor:
         """Total doubt in nats, `(row,)`: H[sum_m w_m p_m]."""
+        if "entropy" in self.kept:  # taken again from rounded logarithms, it would break exact ties
+            return self.kept["entropy"]
         return torch.special.entr(self.probs).sum(-1)
 
     @property
@@ -57,9 +62,19 @@ class ClassPredictive(Predictive):
             return self.kept["disagreement"]
         votes = torch.nn.functional.one_hot(self.log_probs.argmax(-1), self.log_probs.shape[-1])
         shares = self._average(votes.to(self.log_probs.dtype))
-        pairs = 1 - self.weights.square().sum().to(shares.dtype)
-        # With all weight on one member there is no second member to disagree.
-        return (1 - shares.square().sum(-1)).clamp_min(0) / pairs if pairs > 1e-12 else torch.zeros_like(shares[..., 0])
+        return self._per_pair((1 - shares.square().sum(-1)).clamp_min(0))
+
+    @property
+    def member_std(self) -> Tensor:
+        """Standard deviation of a class probability over the members, mean over classes, `(row,)`; 0 for one member.
+
+        mean_c sqrt( sum_m w_m (p_mc - p_c)^2 / (1 - sum_m w_m^2) ): the divisor M - 1 if the members weigh the same.
+
+        Reference: the "model disagreement" of D'Angelo & Fortuin (2021).
+        """
+        if "member_std" in self.kept:
+            return self.kept["member_std"]
+        return self._per_pair(self._average((self.log_probs.exp() - self.probs).square())).sqrt().mean(-1)
 
     @property
     def aleatoric(self) -> Tensor:
@@ -74,10 +89,7 @@ class ClassPredictive(Predictive):
     def labels(self, targets: Any, per_member: bool = False) -> Tensor:
         """Targets as labels 0..C-1 in the shape of the rows, or what is wrong with them."""
         values = match_targets(targets, self.log_probs.shape[:-1], per_member)
-        labels, last = values.long(), self.log_probs.shape[-1] - 1
-        if (labels != values).any() or (labels.numel() and not 0 <= labels.min() <= labels.max() <= last):
-            raise DataError(f"labels must be whole and lie in 0..{last}, got {values.min():g}..{values.max():g}")
-        return labels
+        return as_labels(values, self.log_probs.shape[-1])
 
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log probability of the labels under each member, `(member, row)`."""
@@ -92,6 +104,37 @@ class ClassPredictive(Predictive):
         return draws.reshape(probs.shape[:-1])
 
     def reduce(self) -> ClassPredictive:
-        """Keep the averaged probabilities, the expected entropy and the disagreement."""
-        kept = {"expected_entropy": self.expected_entropy, "disagreement": self.disagreement}
+        """Keep the averaged probabilities, both entropies and both measures of disagreement."""
+        kept = {name: getattr(self, name) for name in ("entropy", "expected_entropy", "disagreement", "member_std")}
         return ClassPredictive(torch.ones_like(self.weights[:1]), self.probs.log()[None], kept=kept)
+
+    def decide(
+        self, max_risk: float, validation: tuple[ClassPredictive, Any], measure: str = "total", confidence: float = 0.95
+    ) -> Decision:
+        """Choose a class for each row, or abstain where the doubt is too large to keep a promised error rate.
+
+        Args:
+            max_risk: The largest error rate among answered rows that is acceptable, 0.01 for one in a hundred.
+            validation: Predictions and labels of rows that were not trained on and are like those to be decided.
+            measure: The measure of doubt, see `bayesemble.metrics.doubt`.
+            confidence: With this probability, over validation sets, the promise holds.
+
+        See `bayesemble.predictive.decide.fit_threshold` for what is promised, and to fit once and decide often.
+        """
+        from bayesemble.predictive.decide import fit_threshold
+
+        predictive, targets = validation
+        return fit_threshold(predictive, targets, max_risk, measure, confidence).decide(self)
+
+    def _per_pair(self, values: Tensor) -> Tensor:
+        """Divide by the probability that two draws are different members; 0 where all weight is on one member."""
+        pairs = 1 - self.weights.square().sum().to(values.dtype)
+        return values / pairs if pairs > 1e-12 else torch.zeros_like(values)
+
+
+def as_labels(values: Tensor, num_classes: int) -> Tensor:
+    """Numbers as labels 0..C-1, or what is wrong with them."""
+    labels, last = values.long(), num_classes - 1
+    if (labels != values).any() or (labels.numel() and not 0 <= labels.min() <= labels.max() <= last):
+        raise DataError(f"labels must be whole and lie in 0..{last}, got {values.min():g}..{values.max():g}")
+    return labels

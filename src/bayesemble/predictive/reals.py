@@ -67,6 +67,7 @@ class RealPredictive(Predictive):
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds the target with probability `level`: its lower and upper end."""
+        check_level(level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def _bisect(self, level: float, low: Tensor, high: Tensor, steps: int) -> Tensor:

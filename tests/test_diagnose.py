@@ -1,0 +1,42 @@
+import pytest
+import torch
+from helpers import quick_fit, small_mlp, table
+from torch import nn
+
+import bayesemble as be
+
+
+@pytest.fixture(scope="module")
+def fitted() -> be.Ensemble:
+    return quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.DeepEnsemble(num_members=3))
+
+
+def test_coinciding_members_are_reported_in_words(fitted):
+    diagnosis = be.diagnose(fitted.keep([0, 1, 0, 2]), table(seed=1))
+    assert str(diagnosis).startswith("3 of 4 members are distinct functions (3 distinct in their weights).")
+    assert "Members 0, 2 compute the same: keep one of them." in str(diagnosis)
+
+
+def test_the_words_carry_the_numbers(fitted):
+    data = table(seed=1)
+    diagnosis = be.diagnose(fitted, data)
+    evidence = be.weighting.evidence(fitted, data)
+    assert f"Equal weights cost {evidence.gap:.3g} nats" in str(diagnosis)
+    stacked = fitted.reweight(be.weighting.stacking(fitted, data))
+    gain = fitted.evaluate(data)["nll"] - stacked.evaluate(data)["nll"]
+    assert diagnosis.stacking_gain == pytest.approx(gain, abs=1e-6)
+    assert f"Accuracy {fitted.evaluate(data)['accuracy']:.3f}" in str(diagnosis)
+
+
+@pytest.mark.parametrize(("noise", "words"), [(0.05, "too narrow"), (5.0, "too wide"), (1.0, "intervals fit")])
+def test_regression_intervals_are_judged(noise, words, generator):
+    x = torch.randn(2000, 2, generator=generator)
+    y = x[:, 0] + torch.randn(2000, generator=generator)
+    task = be.Task(lambda: nn.Linear(2, 1), be.Gaussian(noise=noise), prior=None)
+    fitted = quick_fit(task, (x, y), be.DeepEnsemble(num_members=2, learning_rate=0.05), epochs=4, batch_size=100)
+    assert words in str(be.diagnose(fitted, (x, y)))
+
+
+def test_a_confident_mistaken_ensemble_is_called_too_sure(fitted):
+    x, y = table(seed=1)
+    assert "too sure of itself" in str(be.diagnose(fitted, (10 * x, 1 - y)))
