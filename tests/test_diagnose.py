@@ -1,9 +1,9 @@
 import pytest
 import torch
-from helpers import quick_fit, small_mlp, table
 from torch import nn
 
 import bayesemble as be
+from helpers import quick_fit, small_mlp, table
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 import pytest
 import torch
-from helpers import quick_fit, small_mlp, table
 from torch import nn
 
 import bayesemble as be
 from bayesemble.distinct import distinct, function_distances, groups, weight_distances
+from helpers import quick_fit, small_mlp, table
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,10 @@ import math
 
 import pytest
 import torch
-from helpers import quick_fit, small_mlp, table
 
 import bayesemble as be
 from bayesemble.weighting import Evidence, member_log_probs, stacking_weights
+from helpers import quick_fit, small_mlp, table
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.members import Members
+from bayesemble.metrics import jensen_shannon_matrix
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
 
 
@@ -57,8 +58,14 @@ def weight_distances(members: Members) -> Tensor:
 
 def function_distances(predictive: Predictive) -> Tensor:
     """Distance of the predictions of two members, `(member, member)`, on the scale that `distinct` states."""
-    num = predictive.num_members
-    rows = [torch.stack([_distance(predictive, i, j) for j in range(num)]) for i in range(num)]
+    if isinstance(predictive, ClassPredictive):
+        return jensen_shannon_matrix(predictive).sqrt()
+    assert isinstance(predictive, RealPredictive)
+    means, variances = predictive.member_mean.double(), predictive.member_variance.double()
+    rows = [
+        ((means - mean).square() / ((variances + variance) / 2)).flatten(1).mean(1).sqrt()
+        for mean, variance in zip(means, variances, strict=True)
+    ]
     return torch.stack(rows)
 
 
@@ -73,14 +80,3 @@ def groups(same: Tensor) -> list[list[int]]:
         found.append(sorted(group))
         left -= group
     return found
-
-
-def _distance(predictive: Predictive, one: int, other: int) -> Tensor:
-    if isinstance(predictive, ClassPredictive):
-        pair = predictive.log_probs[[one, other]].double()
-        average = torch.logsumexp(pair, 0) - torch.log(torch.tensor(2.0, dtype=torch.float64))
-        entropies = [torch.special.entr(logs.exp()).sum(-1) for logs in (average, pair[0], pair[1])]
-        return (entropies[0] - (entropies[1] + entropies[2]) / 2).mean().clamp_min(0).sqrt()
-    assert isinstance(predictive, RealPredictive)
-    means, variances = predictive.member_mean[[one, other]].double(), predictive.member_variance[[one, other]].double()
-    return ((means[0] - means[1]).square() / variances.mean(0)).mean().sqrt()

@@ -25,6 +25,7 @@ from torch import Tensor
 from bayesemble import seeds
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import DataError
+from bayesemble.metrics import effective_members
 from bayesemble.settings import require
 
 
@@ -74,8 +75,8 @@ class Evidence:
 
     @property
     def effective_members(self) -> float:
-        """1 / sum_m w_m^2 of the posterior weights: how many members really count."""
-        return float(1 / self.weights.square().sum())
+        """How many members really count by their posterior weights, 1 / sum_m w_m^2."""
+        return effective_members(self.weights)
 
     def _log_joint(self) -> Tensor:
         return self.prior_weights.log() + self.log_likelihoods

@@ -117,7 +117,8 @@ size = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 start = size()
 for _ in range(100):
     probs = torch.rand(100_000, 10, generator=generator) + 0.01
-    summary.update(Predictive.from_probs(probs / probs.sum(1, keepdim=True)), torch.randint(10, (100_000,), generator=generator))
+    labels = torch.randint(10, (100_000,), generator=generator)
+    summary.update(Predictive.from_probs(probs / probs.sum(1, keepdim=True)), labels)
 assert summary.num_rows == 10_000_000
 scores = summary.compute()
 assert abs(scores["accuracy"] - 0.1) < 0.001, scores

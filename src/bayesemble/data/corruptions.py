@@ -9,8 +9,8 @@ pixels (radii, shifts, grains) is multiplied by shorter side / 32, or / 224, so 
 image; at these two sizes it is what was published. Strengths without a length (noise, quality, contrast) stay as they
 are. Images of very few pixels feel blurs little and pixelation much.
 
-On average, corrupted images lie farther from the clean ones with every severity. Single published steps need not (glass,
-motion, snow, frost, fog and pixelation at some sizes): they were set by eye, not by distance.
+On average, corrupted images lie farther from the clean ones with every severity. Single published steps need not, at
+some sizes: those of glass, motion, snow, frost, fog and pixelation.
 
 The functions are written from the definitions and share no code or random numbers with the published ones: expect
 like difficulty, not equal images. What differs on purpose is said at each function; results are comparable among
