@@ -52,6 +52,15 @@ def test_means_of_an_npz(tmp_path):
     assert scores(read_predictions(tmp_path / "p.npz", rows=9)) == pytest.approx(expected)
 
 
+def test_foreign_predictions_need_no_targets(tmp_path):
+    (tmp_path / "p.csv").write_text("p_a,p_b\n0.5,0.5\n0.9,0.1\n")
+    np.savez(tmp_path / "p.npz", probs=np.array([[0.5, 0.5], [0.9, 0.1]]))
+    for name in ("p.csv", "p.npz"):
+        ((predictive, targets),) = read_predictions(tmp_path / name, target=None)
+        assert targets is None
+        assert predictive.probs[1].tolist() == pytest.approx([0.9, 0.1])
+
+
 BAD = {
     "no file": (None, "is not a file"),
     "empty": ("", "is empty; a line with column names"),

@@ -158,7 +158,9 @@ def datasets(as_json: AsJson = False) -> None:
 @app.command()
 def score(
     file: Annotated[Path, typer.Argument(help="CSV with target and p_LABEL columns, or target, mean, std; or NPZ.")],
-    foreign: Annotated[Path | None, typer.Option(help="Predictions of foreign data, in the same form.")] = None,
+    foreign: Annotated[
+        Path | None, typer.Option(help="Predictions of foreign data in the same form; they need no target.")
+    ] = None,
     target: Annotated[str, typer.Option(help="Name of the target column of a CSV.")] = "target",
     as_json: AsJson = False,
 ) -> None:
@@ -173,7 +175,7 @@ def score(
     for predictive, targets in read_predictions(file, target=target):
         summary.update(predictive, targets)
     if foreign is not None:
-        for predictive, _ in read_predictions(foreign, target=target):
+        for predictive, _ in read_predictions(foreign, target=None):
             summary.update_foreign(predictive)
     scores = summary.compute()
     if as_json:

@@ -10,6 +10,7 @@ import torch
 from bayesemble import weighting
 from bayesemble.distinct import Distinct, distinct
 from bayesemble.ensemble import Ensemble
+from bayesemble.metrics import Summary
 from bayesemble.weighting import Evidence
 
 
@@ -65,8 +66,13 @@ def diagnose(ensemble: Ensemble, data: Any) -> Diagnosis:
 
     On the training rows the weights are those of empirical Bayes, but the scores flatter.
     """
-    log_probs = weighting.member_log_probs(ensemble, data)
-    first, _ = next(ensemble.predictions(data))
+    summary, parts, first = Summary(), [], None
+    for predictive, targets in ensemble.predictions(data):
+        summary.update(predictive, targets)
+        parts.append(predictive.member_log_prob(targets).double())
+        first = predictive if first is None else first
+    assert first is not None
+    log_probs = torch.cat(parts, dim=1)
     weights = ensemble.draw().weights.double()
     found = Evidence(log_probs.sum(1), weights)
     best = weighting.stacking_weights(log_probs)
@@ -80,5 +86,5 @@ def diagnose(ensemble: Ensemble, data: Any) -> Diagnosis:
         distinct=distinct(ensemble.draw(), first),
         evidence=found,
         stacking_gain=log_score(best) - log_score(weights),
-        scores=ensemble.evaluate(data),
+        scores=summary.compute(),
     )

@@ -24,12 +24,17 @@ Part = tuple[Predictive, Any]
 NumpyArray = np.ndarray[Any, Any]
 
 
-def read_predictions(path: str | Path, *, target: str = "target", rows: int = 100_000) -> Iterator[Part]:
-    """Yield predictions and targets, at most so many rows at a time; name what is wrong with line and column."""
+def read_predictions(path: str | Path, *, target: str | None = "target", rows: int = 100_000) -> Iterator[Part]:
+    """Yield predictions and targets, at most so many rows at a time; name what is wrong with line and column.
+
+    With `target=None`, as for foreign data, no targets are looked for and None comes in their place.
+    """
     place = Path(path)
     if not place.is_file():
         raise DataError(f"{place} is not a file; a CSV or NPZ file with predictions was needed")
-    return _read_npz(place, rows) if place.suffix.lower() == ".npz" else _read_csv(place, target, rows)
+    if place.suffix.lower() == ".npz":
+        return _read_npz(place, target is not None, rows)
+    return _read_csv(place, target, rows)
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class _Table:
 
     path: Path
     header: list[str]
-    target: str
+    target: str | None
     columns: list[str]
 
     @property
@@ -47,7 +52,7 @@ class _Table:
         return [name.removeprefix(PREFIX) for name in self.columns] if self.columns[0].startswith(PREFIX) else None
 
 
-def _read_csv(path: Path, target: str, rows: int) -> Iterator[Part]:
+def _read_csv(path: Path, target: str | None, rows: int) -> Iterator[Part]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader, line = csv.reader(file), 1
         try:
@@ -61,13 +66,13 @@ def _read_csv(path: Path, target: str, rows: int) -> Iterator[Part]:
         raise DataError(f"{path} has column names but no rows")
 
 
-def _find_columns(path: Path, header: list[str], target: str) -> _Table:
+def _find_columns(path: Path, header: list[str], target: str | None) -> _Table:
     if not header:
         raise DataError(f"{path} is empty; a line with column names was needed")
     repeated = sorted({name for name in header if header.count(name) > 1})
     if repeated:
         raise DataError(f"{path} has several columns called {repeated[0]!r}")
-    if target not in header:
+    if target is not None and target not in header:
         raise DataError(f"{path} has no column {target!r}; its columns are {', '.join(header)}")
     columns = [name for name in header if name.startswith(PREFIX)]
     if len(columns) < 2:
@@ -84,10 +89,19 @@ def _csv_part(table: _Table, chunk: list[list[str]], first_line: int) -> Part:
     cells = {name: [row[index] for row in chunk] for index, name in enumerate(table.header)}
     values = {name: _floats(table.path, name, cells[name], first_line) for name in table.columns}
     if table.labels is None:
-        targets = _floats(table.path, table.target, cells[table.target], first_line)
-        return Predictive.from_normal(values["mean"], values["std"]), targets
-    probs = np.stack(list(values.values()), axis=1)
-    return Predictive.from_probs(probs), _label_numbers(table, cells[table.target], first_line)
+        predictive: Predictive = Predictive.from_normal(values["mean"], values["std"])
+    else:
+        predictive = Predictive.from_probs(np.stack(list(values.values()), axis=1))
+    return predictive, _csv_targets(table, cells, first_line)
+
+
+def _csv_targets(table: _Table, cells: dict[str, list[str]], first_line: int) -> NumpyArray | None:
+    if table.target is None:
+        return None
+    own = cells[table.target]
+    if table.labels is None:
+        return _floats(table.path, table.target, own, first_line)
+    return _label_numbers(table, table.labels, own, first_line)
 
 
 def _floats(path: Path, name: str, cells: list[str], first_line: int) -> NumpyArray:
@@ -103,34 +117,38 @@ def _floats(path: Path, name: str, cells: list[str], first_line: int) -> NumpyAr
     return values
 
 
-def _label_numbers(table: _Table, cells: list[str], first_line: int) -> NumpyArray:
-    assert table.labels is not None
-    numbers = {label: number for number, label in enumerate(table.labels)}
+def _label_numbers(table: _Table, labels: list[str], cells: list[str], first_line: int) -> NumpyArray:
+    numbers = {label: number for number, label in enumerate(labels)}
     for line, cell in enumerate(cells, first_line):
         if cell.strip() not in numbers:
-            known = ", ".join(table.labels[:10])
+            known = ", ".join(labels[:10])
             raise DataError(
                 f"{table.path}, line {line}: target {cell!r} has no column {PREFIX}{cell}; there are {known}"
             )
     return np.array([numbers[cell.strip()] for cell in cells])
 
 
-def _read_npz(path: Path, rows: int) -> Iterator[Part]:
+def _read_npz(path: Path, with_targets: bool, rows: int) -> Iterator[Part]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, OSError, zipfile.BadZipFile, KeyError) as error:
         raise DataError(f"{path} cannot be read as an NPZ file of plain arrays: {error}") from error
-    if "targets" not in arrays or not ("probs" in arrays or {"mean", "std"} <= set(arrays)):
+    names = ["probs"] if "probs" in arrays else ["mean", "std"]
+    if not {*names, *(["targets"] if with_targets else [])} <= set(arrays):
         raise DataError(f"{path} needs targets and probs, or targets, mean and std; it holds {', '.join(arrays)}")
-    targets, names = arrays["targets"], ["probs"] if "probs" in arrays else ["mean", "std"]
-    axis = arrays[names[0]].ndim - (2 if names == ["probs"] else 1)
-    for name in names:
-        if arrays[name].ndim < 1 or arrays[name].shape[axis : axis + 1] != targets.shape[:1]:
-            raise DataError(f"{path}: {name} {arrays[name].shape} and targets {targets.shape} differ in their rows")
-    if not len(targets):
+    # Rows are the axis before the classes, or the last one.
+    axis = max(arrays[names[0]].ndim - (2 if names == ["probs"] else 1), 0)
+    used = {name: arrays[name] for name in names} | ({"targets": arrays["targets"]} if with_targets else {})
+    counts = {name: array.shape[0 if name == "targets" else axis] for name, array in used.items() if array.ndim}
+    if len(counts) < len(used) or len(set(counts.values())) > 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in used.items())
+        raise DataError(f"{path}: the arrays differ in their rows: {shapes}")
+    count = counts[names[0]]
+    if not count:
         raise DataError(f"{path} has no rows")
     make = Predictive.from_probs if names == ["probs"] else Predictive.from_normal
-    for start in range(0, len(targets), rows):
-        part = [arrays[name].take(range(start, min(start + rows, len(targets))), axis=axis) for name in names]
-        yield make(*part), targets[start : start + rows]
+    for start in range(0, count, rows):
+        chosen = range(start, min(start + rows, count))
+        targets = arrays["targets"][start : start + rows] if with_targets else None
+        yield make(*(arrays[name].take(chosen, axis=axis) for name in names)), targets
