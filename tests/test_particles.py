@@ -159,6 +159,15 @@ def test_anchors_need_a_normal_prior_and_rows_by_index():
         quick_fit(task, loader, be.DeepEnsemble(anchored=True), batch_size=None)
 
 
+@pytest.mark.parametrize("num_data", [4, 1000])
+def test_the_noise_of_targets_is_that_of_the_rows_whatever_the_likelihood_stands_for(num_data):
+    x = table(16)[0]
+    task = be.Task(lambda: nn.Linear(4, 1), be.Gaussian(noise=0.5), num_data=num_data)
+    fitted = quick_fit(task, (x, x[:, 0]), be.DeepEnsemble(num_members=2, anchored=True))
+    assert fitted.task.num_data == num_data
+    assert fitted.state.slots["target_noise"]["noise"].shape == (2, 16, 1)
+
+
 def test_anchors_of_a_classifier_pull_towards_prior_draws():
     """With no data to speak of, each member ends at its own anchor."""
     x, _ = table(2)

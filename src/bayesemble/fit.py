@@ -74,7 +74,7 @@ def fit(
     _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
     place = torch.device(device or "cpu")
     source = as_source(data, task.dtype, batch_size)
-    task = task.bind(source.num_data if task.num_data is None else task.num_data, source.example())
+    task = task.bind(source.num_data, source.example())
     source = source.checked(task, training=True).to(place)
     source.check_members(method.num_members)
     if place.type != "cpu":

@@ -127,7 +127,7 @@ def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]
     """
     if not isinstance(task.prior, NormalPrior):
         raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
-    assert task.num_data is not None
+    assert task.num_rows is not None
     assert task.output_shape is not None
     spread = task.temperature**0.5
 
@@ -138,7 +138,7 @@ def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]
     slots = {"anchor": {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}}
     known = task.likelihood.target_noise()
     if known is not None:
-        shape = (task.num_data, *task.output_shape)
+        shape = (task.num_rows, *task.output_shape)
         noise = [torch.randn(shape, generator=g, dtype=task.dtype) for g in generators("target noise")]
         slots["target_noise"] = {"noise": torch.stack(noise) * known * spread}
     return slots

@@ -41,7 +41,9 @@ class Task:
     output: str | Callable[[Any], Tensor] | None = None
     """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
     num_data: int | None = None
-    """Number of training rows that the likelihood stands for; by default `fit` counts them."""
+    """Number of rows that the likelihood stands for; by default those of the training data."""
+    num_rows: int | None = None
+    """Number of rows of the training data; found out by `bind`."""
     output_shape: tuple[int, ...] | None = None
     """Shape of the outputs of one row; found out by `bind`."""
     stochastic: bool = False
@@ -86,8 +88,11 @@ class Task:
         """The prior's scale of each parameter."""
         return {} if self.prior is None else self.prior.scales(self.shapes)
 
-    def bind(self, num_data: int, inputs: Inputs) -> Task:
-        """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on."""
+    def bind(self, num_rows: int, inputs: Inputs) -> Task:
+        """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on.
+
+        `num_rows` is how many rows there are in all.
+        """
         params, buffers = self.new_member(seed=0)
         shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
         with torch.no_grad(), seeds.scoped(0):
@@ -105,7 +110,13 @@ class Task:
         rows = shapes[0][0]
         if outputs.dim() == 0 or outputs.shape[0] != rows:
             raise DataError(f"the network must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
-        bound = replace(self, num_data=num_data, output_shape=tuple(outputs.shape[1:]), stochastic=stochastic)
+        bound = replace(
+            self,
+            num_data=num_rows if self.num_data is None else self.num_data,
+            num_rows=num_rows,
+            output_shape=tuple(outputs.shape[1:]),
+            stochastic=stochastic,
+        )
         bound.__dict__["module"] = self.module
         return bound
 
