@@ -48,7 +48,7 @@ def refresh_manifest(run: Path) -> None:
 
 
 def test_killed_runs_resume_to_the_weights_of_an_undisturbed_run(tmp_path):
-    """SIGKILL at 24 random moments and at 16 steps of writing, each twice before the run is let finish."""
+    """40 runs, 24 to be killed at a random moment and 16 at a step of writing; two tries each, not all of which hit."""
     here = Path(__file__).parent
     environment = os.environ | {"PYTHONPATH": str(here)}
     command = [sys.executable, str(here / "kill_driver.py"), str(tmp_path), "24", "16"]
