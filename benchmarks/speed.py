@@ -1,4 +1,5 @@
-"""How fast an ensemble trains, against a plain Python loop over torch modules with an optimiser each.
+"""How fast an ensemble trains, against a plain Python loop over torch modules with an optimiser each; and what it costs
+that members repel one another, against the same members on their own.
 
     python benchmarks/speed.py            # all cases; ratios within one run, best of several rounds after a warm-up
 
@@ -10,6 +11,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -104,6 +106,59 @@ def measure(case: Case, rounds: int) -> tuple[float, float, str]:
     return 1000 * best_plain / case.steps, 1000 * best_ours / case.steps, ours.words
 
 
+@dataclass(frozen=True)
+class Overhead:
+    name: str
+    method: type[be.Repulsive] | type[be.Stein]
+    space: str
+    members: int
+    target: float
+
+
+OVERHEADS = tuple(
+    Overhead(name, method, space, members, limits[space])
+    for members, limits in ((10, {"function": 1.10, "weight": 1.25}), (50, {"function": 1.3, "weight": 1.5}))
+    for name, method in (("Repulsive", be.Repulsive), ("Stein", be.Stein))
+    for space in ("weight", "function")
+)
+
+
+def measure_overhead(members: int, rounds: int, steps: int = 30) -> dict[str, float]:
+    """Milliseconds a step of a deep ensemble and of interacting ones, 784-100-100-100-10, batch 128, all by vmap."""
+    case = CASES[1]
+    data = make_data(case, case.batch * steps)
+    methods: dict[str, Any] = {"DeepEnsemble": be.DeepEnsemble(num_members=members)}
+    for row in OVERHEADS:
+        if row.members == members:
+            methods[f"{row.name}, {row.space} space"] = row.method(num_members=members, space=row.space)
+    best = dict.fromkeys(methods, float("inf"))
+    for number in range(rounds + 1):  # the first round warms up
+        for name, method in methods.items():
+            fitted = be.fit(
+                be.Task(case.make, case.likelihood),
+                method,
+                data,
+                epochs=1,
+                batch_size=case.batch,
+                executor="vmap",
+                progress=False,
+            )
+            if number:
+                best[name] = min(best[name], 1000 * fitted.history[0]["seconds"] / steps)
+    return best
+
+
+def print_overheads(rounds: int) -> None:
+    table = Table("members", "method", "ms a step", "ratio to DeepEnsemble", "at most")
+    for members in (10, 50):
+        best = measure_overhead(members, rounds)
+        limits = {f"{row.name}, {row.space} space": row.target for row in OVERHEADS if row.members == members}
+        for name, milliseconds in best.items():
+            ratio = f"{milliseconds / best['DeepEnsemble']:.3f}x"
+            table.add_row(str(members), name, f"{milliseconds:.2f}", ratio, f"{limits.get(name, 1.0)}x")
+    Console(width=120).print(table)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
@@ -114,6 +169,7 @@ def main() -> None:
         row = (f"{plain:.2f}", f"{ours:.2f}", f"{plain / ours:.2f}x", f"{case.target}x", words)
         table.add_row(case.name, str(case.members), str(case.batch), *row)
     Console(width=160).print(table)
+    print_overheads(rounds)
 
 
 if __name__ == "__main__":

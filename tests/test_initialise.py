@@ -6,7 +6,7 @@ from torch import nn
 
 from bayesemble import seeds
 from bayesemble.errors import ModelError
-from bayesemble.initialise import check_factory, fresh_module
+from bayesemble.initialise import Alternatives, check_factory, check_trainable, checked_source, fresh_module
 
 LAYERS = {
     "linear": lambda: nn.Linear(3, 2),
@@ -191,3 +191,105 @@ def test_proper_factories_and_instances_pass():
     with seeds.scoped(0):
         check_factory(lambda: nn.Linear(2, 2))
         check_factory(nn.Linear(2, 2))
+
+
+# --- several architectures ---
+
+
+def narrow():
+    return nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2))
+
+
+def wide():
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
+
+
+def alternatives(member, sources=(narrow, wide), seed=1):
+    with seeds.scoped(seed):
+        return fresh_module(sources, member)
+
+
+@pytest.mark.parametrize("member", range(5))
+def test_members_take_the_architectures_in_turn_and_each_is_what_its_seed_makes_of_it_alone(member, generator):
+    module, place = alternatives(member), member % 2
+    alone = made((narrow, wide)[place], seed=1)
+    assert isinstance(module, Alternatives)
+    assert module.architecture.item() == place
+    assert torch.equal(values_of(module[place]), values_of(alone))
+    x = torch.randn(4, 3, generator=generator)
+    assert torch.equal(module.eval()(x), alone.eval()(x))
+
+
+def test_parameters_that_a_member_does_not_use_are_zero_and_its_gradients_there_too(generator):
+    module = alternatives(0)
+    assert not values_of(module[1]).any()
+    module(torch.randn(4, 3, generator=generator)).sum().backward()
+    assert all(parameter.grad is None for parameter in module[1].parameters())
+    assert values_of(module[0]).any()
+
+
+def test_statistics_and_frozen_parameters_of_unused_architectures_are_left_alone():
+    def frozen():
+        return nn.Sequential(nn.Linear(3, 3).requires_grad_(False), nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+    module = alternatives(0, (narrow, frozen))
+    assert module[1][0].weight.all()
+    assert module[1][1].running_var.tolist() == [1] * 3
+    assert not module[1][2].weight.any()
+
+
+def test_a_parameter_that_two_architectures_share_is_kept():
+    class Shared(nn.Module):
+        def __init__(self, common):
+            super().__init__()
+            self.common, self.own = common, nn.Linear(2, 2)
+
+    common = made(lambda: nn.Linear(2, 2))
+    module = alternatives(1, (lambda: Shared(common), lambda: Shared(common)))
+    assert common.weight.all()
+    assert not module[0].own.weight.any()
+    assert module[1].own.weight.all()
+
+
+def test_instances_may_be_among_the_architectures():
+    original = made(wide)
+    module = alternatives(1, (narrow, original), seed=5)
+    assert torch.equal(values_of(module[1]), values_of(fresh(original, seed=5)))
+    assert module[1] is not original
+
+
+def test_a_list_of_one_is_that_one():
+    assert checked_source([narrow]) is narrow
+    assert torch.equal(values_of(fresh([narrow])), values_of(fresh(narrow)))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ([], "the list of models is empty"),
+        ("mlp", "a list of these for several architectures, got str$"),
+        ([narrow, 3], "got int in the list"),
+        ([narrow, [wide]], "got list in the list"),
+    ],
+)
+def test_what_is_no_source_of_networks_is_refused(source, message):
+    with pytest.raises(ModelError, match=message):
+        checked_source(source)
+
+
+def test_a_factory_in_a_list_that_hands_out_one_network_is_refused():
+    network = made(narrow)
+    with seeds.scoped(0), pytest.raises(ModelError, match="returns the same module each time"):
+        check_factory((wide, lambda: network))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (nn.Flatten, "Flatten has no trainable parameters"),
+        (lambda: nn.Linear(3, 2).double(), r"the same number type, got torch\.float32 and torch\.float64"),
+    ],
+)
+def test_architectures_that_cannot_be_trained_together_are_refused(other, message):
+    with pytest.raises(ModelError, match=message):
+        check_trainable(alternatives(0, (narrow, other)))

@@ -109,3 +109,30 @@ def test_a_state_moves_to_a_device_with_everything_it_holds():
         state.slots["momentum"]["weight"],
     ]
     assert all(leaf.device.type == "meta" for leaf in [*leaves, state.members.weights])
+
+
+def test_gathering_stacks_what_is_drawn():
+    def draw(index):
+        return {"w": torch.full((2,), float(index))}, {"own": torch.tensor(index), "all": torch.ones(3)}
+
+    members = Members.gather(draw, 3, share=frozenset({"all"}))
+    assert members.params["w"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert members.buffers["own"].tolist() == [0, 1, 2]
+    assert members.buffers["all"].shape == (3,)
+    assert members.weights.tolist() == [1 / 3] * 3
+
+
+def test_groups_are_all_leaves_and_can_be_exchanged():
+    state = State(three_members(frozenset({"frozen"})), {"momentum": {"weight": torch.ones(3, 2, 2)}})
+    groups = state.groups()
+    assert {group: list(leaves) for group, leaves in groups.items()} == {
+        "params": ["weight", "bias"],
+        "buffers": ["mean", "frozen"],
+        "momentum": ["weight"],
+    }
+    other = state.with_groups({group: {n: leaf + 1 for n, leaf in own.items()} for group, own in groups.items()})
+    assert other.members.params["bias"][:, 0].tolist() == [1, 2, 3]
+    assert other.slots["momentum"]["weight"].unique().tolist() == [2]
+    assert other.members.shared == state.members.shared
+    other.members.weights.zero_()
+    assert state.members.weights.tolist() == [1 / 3] * 3

@@ -1,9 +1,12 @@
 from . import data as data
+from . import kernels as kernels
 from . import metrics as metrics
 from . import models as models
 from . import schedules as schedules
+from . import scores as scores
 from . import weighting as weighting
 from .batches import PerMember as PerMember
+from .convergence import convergence as convergence
 from .diagnose import diagnose as diagnose
 from .ensemble import Ensemble as Ensemble
 from .ensemble import evaluate as evaluate
@@ -17,7 +20,9 @@ from .errors import SettingError as SettingError
 from .errors import TrainingError as TrainingError
 from .execute.loop import Loop as Loop
 from .execute.vmap import Vmap as Vmap
+from .fidelity import fidelity as fidelity
 from .fit import fit as fit
+from .interaction import RowSampler as RowSampler
 from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
 from .likelihoods import Gaussian as Gaussian
@@ -26,6 +31,9 @@ from .likelihoods import Poisson as Poisson
 from .members import Members as Members
 from .methods import METHODS as METHODS
 from .methods.deep_ensemble import DeepEnsemble as DeepEnsemble
+from .methods.hmc import HMC as HMC
+from .methods.repulsive import Repulsive as Repulsive
+from .methods.stein import Stein as Stein
 from .predictive import Predictive as Predictive
 from .priors import LaplacePrior as LaplacePrior
 from .priors import NormalPrior as NormalPrior

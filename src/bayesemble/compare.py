@@ -22,6 +22,7 @@ from bayesemble.errors import SettingError
 from bayesemble.fit import fit
 from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian
 from bayesemble.methods import METHODS, Method, make_method
+from bayesemble.methods.method import full_batch
 from bayesemble.metrics import summarise
 from bayesemble.models import mlp
 from bayesemble.predictive import NormalPredictive, Predictive
@@ -111,7 +112,7 @@ def compare(
         members: Number of members of each ensemble.
         epochs: Passes over the data; None takes as many as suit the data set.
         seeds: How many times to repeat, each with its own split and start.
-        batch_size: Rows per step.
+        batch_size: Rows per step; methods that need the whole data, such as hmc, take all.
         out: Folder for `results.json` and the runs.
         progress: Show progress bars, if there is a terminal.
         say: Called with a line before each run.
@@ -129,7 +130,7 @@ def compare(
                 entry.method,
                 (split.x_train, split.y_train),
                 epochs=epochs,
-                batch_size=batch_size,
+                batch_size=None if full_batch(entry.method) else batch_size,
                 seed=seed,
                 checkpoint=folder,
                 checkpoint_every=epochs,

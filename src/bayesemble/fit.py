@@ -12,16 +12,21 @@ from typing import Any
 import torch
 
 from bayesemble import checkpoint as checkpoints
+from bayesemble import storage
 from bayesemble.batches import ArraySource, LoaderSource, Source, as_source
 from bayesemble.checkpoint import Checkpoint, Row
 from bayesemble.ensemble import Ensemble, restore
 from bayesemble.errors import CheckpointError, SettingError, TrainingError
 from bayesemble.execute.choose import choose, describe, wished
 from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.loop import Loop
+from bayesemble.execute.vmap import Vmap
 from bayesemble.members import State
 from bayesemble.methods import Method
+from bayesemble.methods.method import full_batch
 from bayesemble.progress import Progress
 from bayesemble.settings import require
+from bayesemble.storage import Store
 from bayesemble.task import Task
 from bayesemble.types import Clock, Info
 
@@ -46,6 +51,7 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
     resume: bool = False,
+    offload: str | Path | None = None,
     progress: bool = True,
     on_epoch: OnEpoch | None = None,
 ) -> Ensemble:
@@ -67,16 +73,23 @@ def fit(
         checkpoint: Folder to save the run in.
         checkpoint_every: Epochs between checkpoints.
         resume: Go on from the folder's last checkpoint, if there is one.
+        offload: Folder for members that do not fit into memory: parameters, buffers, moments and gradients lie there in
+            memory-mapped files, and the executor, `Loop()` or `Vmap(chunk=...)`, brings in a few members at a time.
+            The numbers are those without it. The ensemble that is returned lies there too: keep the folder as long as
+            it is used, or `save` it. It is no checkpoint, and the next run with the same folder replaces it.
         progress: Show a progress bar, if there is a terminal.
         on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop. The state is the live one:
             clone what is to be kept.
     """
     _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
     place = torch.device(device or "cpu")
+    if offload is not None:
+        _check_offload(offload, executor, place, checkpoint)
     source = as_source(data, task.dtype, batch_size)
     task = task.bind(source.num_data, source.example())
     source = source.checked(task, training=True).to(place)
     source.check_members(method.num_members)
+    _check_whole(method, source.steps(batch_size), batch_size)
     if place.type != "cpu":
         task.module.to(place)
     held_out = None
@@ -84,8 +97,9 @@ def fit(
         held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(task, training=False)
         held_out.check_members(method.num_members)
 
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place)
     found = _find_checkpoint(checkpoint, resume)
+    store = None if offload is None else Store(offload)
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place, store)
     if found is None:
         run = _start(task, method, source, executor, plan)
     else:
@@ -98,14 +112,14 @@ def fit(
         rows = method.member_rows(source.num_data, seed)
         while run.epoch < epochs and not run.stopped:
             run = _train_epoch(run, source, rows, plan, bar)
-            run = _validate(run, held_out, patience, keep_best)
+            run = _validate(run, held_out, patience, keep_best, store)
             if on_epoch is not None and on_epoch(run.ensemble.state, run.ensemble.history[-1]):
                 run = replace(run, stopped=True)
             bar.row(run.ensemble.history[-1])
             done = run.stopped or run.epoch == epochs
             if checkpoint is not None and (done or run.epoch % checkpoint_every == 0):
                 run.save(checkpoint, plan)
-    return run.ensemble if run.best is None else replace(run.ensemble, state=run.best)
+    return replace(run.ensemble, state=_settled(run.best or run.ensemble.state, store))
 
 
 @dataclass(frozen=True)
@@ -115,6 +129,7 @@ class _Plan:
     steps: int
     seed: int
     device: torch.device
+    store: Store | None = None
 
     @property
     def total_steps(self) -> int:
@@ -171,6 +186,41 @@ def _check_settings(
         raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
 
 
+def _check_whole(method: Method, steps: int, batch_size: int | None) -> None:
+    """Refuse batches to a method that needs the whole data in every step."""
+    if full_batch(method) and steps > 1:
+        raise SettingError(
+            f"{type(method).__name__} uses the whole data in every step, but an epoch has {steps} batches "
+            f"(batch_size={batch_size}); leave batch_size out, and give a DataLoader all rows in one batch"
+        )
+
+
+def _check_offload(
+    folder: str | Path, wish: str | Executor, place: torch.device, checkpoint: str | Path | None
+) -> None:
+    """Refuse what would need all members in memory, or two kinds of files in one folder."""
+    executor = wished(wish)
+    plain = isinstance(executor, Loop) and not executor.channels_last
+    if not (plain or (isinstance(executor, Vmap) and executor.chunk is not None)):
+        raise SettingError(
+            "offload brings in a few members at a time, in plain order: ask for executor=Loop() or Vmap(chunk=...), "
+            f"not {wish!r}"
+        )
+    require(place.type == "cpu", f"offload keeps members in files, which the CPU works on; leave out device={place}")
+    if checkpoint is not None and Path(checkpoint).resolve() == Path(folder).resolve():
+        raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
+
+
+def _settled(state: State, store: Store | None) -> State:
+    """The state on disk, if that is where it belongs, and nothing else beside it."""
+    return state if store is None else state.with_groups(store.settle(state.groups()))
+
+
+def _kept(state: State, store: Store | None) -> State:
+    """A copy that training does not change, in memory or on disk."""
+    return state.clone() if store is None else state.with_groups(store.copy(state.groups(), "best"))
+
+
 def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | None:
     if folder is None or not checkpoints.exists(folder):
         return None
@@ -183,7 +233,8 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
 
 
 def _start(task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
-    state = method.init(task, plan.seed).to(plan.device)
+    with storage.new_leaves(plan.store):
+        state = _settled(method.init(task, plan.seed).to(plan.device), plan.store)
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
 
     def stepper(executor: Executor) -> Callable[[], None]:
@@ -220,9 +271,10 @@ def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish:
         raise CheckpointError(f"the checkpoint was made with executor {describe(saved.executor)}; ask for that or auto")
     if progress["epoch"] > plan.epochs:
         raise CheckpointError(f"the checkpoint is at epoch {progress['epoch']} already, epochs={plan.epochs} are over")
-    best = None if found.best is None else saved.executor.arrange(found.best).to(plan.device)
+    state = _settled(saved.state.to(plan.device), plan.store)
+    best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), plan.store)
     loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
-    ensemble = replace(saved, task=task, method=method, state=saved.state.to(plan.device))
+    ensemble = replace(saved, task=task, method=method, state=state)
     return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], progress["stopped"])
 
 
@@ -231,7 +283,8 @@ def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Pl
     state, infos = ensemble.state, []
     for step, batch in enumerate(source.epoch(run.epoch, plan.batch_size, plan.seed, rows)):
         clock = plan.clock(run.epoch, step)
-        state, info = ensemble.method.step(state, batch, ensemble.task, ensemble.executor, clock)
+        with storage.gradients(plan.store):
+            state, info = ensemble.method.step(state, batch, ensemble.task, ensemble.executor, clock)
         infos.append(info)
         bar.step(run.epoch + 1)
     row: Row = {"epoch": run.epoch + 1}
@@ -253,13 +306,13 @@ def _epoch_means(infos: list[Info], epoch: int) -> Row:
     return {key: torch.stack([info[key] for info in infos]).mean(0).tolist() for key in infos[0]}
 
 
-def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_best: bool) -> _Run:
+def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_best: bool, store: Store | None) -> _Run:
     if held_out is None:
         return run
     loss = _validation_loss(run.ensemble, held_out)
     run.ensemble.history[-1]["validation_loss"] = loss
     if loss < run.best_loss:
-        best = run.ensemble.state.clone() if keep_best or patience is not None else None
+        best = _kept(run.ensemble.state, store) if keep_best or patience is not None else None
         return replace(run, best=best, best_loss=loss, best_epoch=run.epoch)
     return replace(run, stopped=patience is not None and run.epoch - run.best_epoch >= patience)
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesemble import storage
 from bayesemble.errors import SettingError
 from bayesemble.types import Leaves
 
@@ -39,6 +40,29 @@ class Members:
             return {n: first[n] if n in share else torch.stack([one[n] for one in leaves]) for n in first}
 
         return Members(join(params), join(buffers), _equal_weights(len(params)), share)
+
+    @staticmethod
+    def gather(
+        draw: Callable[[int], tuple[Leaves, Leaves]], num_members: int, share: frozenset[str] = frozenset()
+    ) -> Members:
+        """Stack networks that `draw(index)` gives; where new leaves are made on disk, they come there one by one."""
+        if not storage.new_leaves_on_disk():
+            drawn = [draw(index) for index in range(num_members)]
+            return Members.stack([params for params, _ in drawn], [buffers for _, buffers in drawn], share)
+
+        def space(leaves: Leaves, group: str) -> Leaves:
+            wide = {n: leaf if n in share else leaf.expand(num_members, *leaf.shape) for n, leaf in leaves.items()}
+            return storage.zeros_like(wide, group)
+
+        params, buffers = (space(leaves, group) for leaves, group in zip(draw(0), ("params", "buffers"), strict=True))
+        for index in range(num_members):
+            for stacked, leaves in zip((params, buffers), draw(index), strict=True):
+                for name, leaf in leaves.items():
+                    if name not in share:
+                        stacked[name][index].copy_(leaf)
+                    elif index == 0:
+                        stacked[name].copy_(leaf)
+        return Members(params, buffers, _equal_weights(num_members), share)
 
     @property
     def num_members(self) -> int:
@@ -103,6 +127,17 @@ class State:
         old = self.members
         members = Members(over(old.params), over(old.buffers), function("weights", old.weights), old.shared)
         return State(members, {slot: over(leaves) for slot, leaves in self.slots.items()})
+
+    def groups(self) -> dict[str, Leaves]:
+        """All leaves but the weights, by group: parameters, buffers, and each slot under its own name."""
+        return {"params": self.members.params, "buffers": self.members.buffers, **self.slots}
+
+    def with_groups(self, groups: dict[str, Leaves]) -> State:
+        """The state with other leaves in all its groups; weights are copied."""
+        members = replace(
+            self.members, params=groups["params"], buffers=groups["buffers"], weights=self.members.weights.clone()
+        )
+        return State(members, {slot: groups[slot] for slot in self.slots})
 
     def clone(self) -> State:
         """Copy, so that training can go on without changing what was kept."""

@@ -13,11 +13,13 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
+from bayesemble import storage
 from bayesemble.settings import require
 from bayesemble.types import Leaves
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 _MOMENTS = ("first_moment", "second_moment", "momentum")
+_BLOCK = 1 << 18  # numbers that are squared at a time
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,15 @@ class Optimizer:
     def init(self, params: Leaves) -> dict[str, Leaves]:
         """Make the slots: zero moments, and the number of steps done."""
         if self.name == "sgd":
-            return {"momentum": _zeros(params)} if self.momentum else {}
+            return {"momentum": storage.zeros_like(params, "momentum")} if self.momentum else {}
         steps = {"step": torch.zeros((), dtype=torch.float32)}
-        return {"first_moment": _zeros(params), "second_moment": _zeros(params), "steps": steps}
+        moments = {slot: storage.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
+        return {**moments, "steps": steps}
 
     def update(self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float) -> None:
         """Take one step downhill, in place."""
         leaves = list(params.values())
-        slopes = [_like(gradients[name], leaf) for name, leaf in params.items()]
+        slopes = [laid_out_like(gradients[name], leaf) for name, leaf in params.items()]
         moments = {slot: [kept[name] for name in params] for slot, kept in slots.items() if slot in _MOMENTS}
         if self.name == "sgd":
             self._sgd(leaves, slopes, moments.get("momentum", []), learning_rate)
@@ -109,14 +112,15 @@ def clip_per_member(gradients: Leaves, max_norm: float, shared: frozenset[str]) 
 
 
 def member_norms(stacked: list[Tensor]) -> Tensor:
-    """Euclidean norm over all leaves of each member, `(member,)`."""
-    return torch.stack([leaf.reshape(len(leaf), -1).square().sum(1) for leaf in stacked]).sum(0).sqrt()
+    """Euclidean norm over all leaves of each member, `(member,)`; only a block of squares is in memory at a time."""
+    first, count = stacked[0], len(stacked[0])
+    total = torch.zeros(count, dtype=torch.float64, device=first.device)
+    for leaf in stacked:
+        for block in leaf.reshape(count, -1).split(max(_BLOCK // count, 1), dim=1):
+            total += block.square().sum(1)
+    return total.sqrt().to(first.dtype)
 
 
-def _like(gradient: Tensor, leaf: Tensor) -> Tensor:
+def laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:
     """Fused updates walk through memory without looking at strides: the gradient must be laid out as its leaf."""
     return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
-
-
-def _zeros(params: Leaves) -> Leaves:
-    return {name: torch.zeros_like(leaf) for name, leaf in params.items()}

@@ -18,7 +18,7 @@ from bayesemble.priors import NormalPrior
 from bayesemble.schedules import Schedule, resolve
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
-from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, map_tensors, tensors_of
+from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +127,8 @@ def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]
     """
     if not isinstance(task.prior, NormalPrior):
         raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
+    if task.mixed:
+        raise SettingError("anchored=True needs one architecture for all members, the task has several")
     assert task.num_rows is not None
     assert task.output_shape is not None
     spread = task.temperature**0.5
@@ -155,24 +157,35 @@ def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
     return replace(batch, targets=batch.targets + noise[members, rows], targets_per_member=True)
 
 
-def _adversarial(task: Task, size: float) -> MemberFunction:
-    """The mean of the clean and the adversarial log likelihood; one fast-gradient-sign step, each member its own.
+def observe(
+    task: Task, adversarial: float, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor
+) -> Outputs:
+    """Outputs of one member in training: on the batch and, if asked for, on adversarial versions of it.
 
-    x' = x - size * sign(grad_x log p(y|f(x)))
+    One fast-gradient-sign step, each member its own:  x' = x - size * sign(grad_x log p(y|f(x)))
 
     Reference: Goodfellow et al. (2015); Lakshminarayanan et al. (2017).
     """
+    if not adversarial:
+        return {"outputs": task.forward(params, buffers, inputs, training=True)}
+    if not all(leaf.is_floating_point() for leaf in tensors_of(inputs)):
+        raise SettingError("adversarial training moves the inputs, which must be real numbers, not indices")
+
+    def likelihood(moved: Inputs, statistics: Leaves) -> tuple[Tensor, Tensor]:
+        outputs = task.forward(params, statistics, moved, training=True)
+        return task.log_likelihood(outputs, targets, params), outputs
+
+    slope, outputs = torch.func.grad(likelihood, has_aux=True)(inputs, buffers)
+    slopes = iter(tensors_of(slope))
+    moved = map_tensors(lambda leaf: leaf - adversarial * next(slopes).detach().sign(), inputs)
+    return {"outputs": outputs, "adversarial": task.forward(params, buffers, moved, training=True)}
+
+
+def _adversarial(task: Task, size: float) -> MemberFunction:
+    """The mean of the clean and the adversarial log likelihood."""
 
     def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
-        if not all(leaf.is_floating_point() for leaf in tensors_of(inputs)):
-            raise SettingError("adversarial training moves the inputs, which must be real numbers, not indices")
-
-        def likelihood(moved: Inputs, statistics: Leaves) -> Tensor:
-            return task.mean_log_likelihood(params, statistics, moved, targets)
-
-        slope, clean = torch.func.grad_and_value(likelihood)(inputs, buffers)
-        slopes = iter(tensors_of(slope))
-        moved = map_tensors(lambda leaf: leaf - size * next(slopes).detach().sign(), inputs)
-        return (clean + likelihood(moved, buffers)) / 2
+        seen = observe(task, size, params, buffers, inputs, targets)
+        return torch.stack([task.log_likelihood(outputs, targets, params) for outputs in seen.values()]).mean()
 
     return function

@@ -49,6 +49,8 @@ class Progress:
             return
         losses = row["loss"]
         words = f"loss {min(losses):.4g} to {max(losses):.4g}" if len(losses) > 1 else f"loss {losses[0]:.4g}"
+        if "repulsion_norm" in row:
+            words += f", driving {_mean(row['driving_norm']):.2g}, repelling {_mean(row['repulsion_norm']):.2g}"
         if "validation_loss" in row:
             words += f", validation {row['validation_loss']:.4g}"
         self.bar.update(self.line, completed=self.steps, loss=words)
@@ -61,3 +63,7 @@ class Progress:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         if self.bar is not None:
             self.bar.stop()
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

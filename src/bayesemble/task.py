@@ -5,22 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesemble import seeds
+from bayesemble import seeds, storage
 from bayesemble.errors import BayesembleError, DataError, ModelError, SettingError
-from bayesemble.initialise import ModelSource, check_factory, fresh_module
+from bayesemble.initialise import ModelSource, called, check_factory, check_trainable, checked_source, fresh_module
 from bayesemble.likelihoods import Likelihood
 from bayesemble.members import Members
 from bayesemble.predictive import Predictive
 from bayesemble.priors import NormalPrior, Prior, Shapes
 from bayesemble.types import Inputs, Leaves, tensors_of
 
+_BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
 _OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
 
 
@@ -32,7 +33,9 @@ class Task:
     """
 
     model: ModelSource
-    """A factory of networks, or a network, which is re-initialised for each member."""
+    """A factory of networks, or a network, which is re-initialised for each member; or a list of such, one for each
+    architecture, which members take in turn. Then a leaf is called `1.head.weight` by the place of its architecture,
+    also in the name patterns of a prior, and every member takes the memory of all: see `Alternatives`."""
     likelihood: Likelihood
     prior: Prior | None = NormalPrior()
     """None is a flat prior: maximum likelihood."""
@@ -50,8 +53,7 @@ class Task:
     """Whether training draws random numbers inside the network, as dropout does; found out by `bind`."""
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.model, nn.Module) or callable(self.model)):
-            raise ModelError(f"model must be an nn.Module or a factory of one, got {type(self.model).__name__}")
+        object.__setattr__(self, "model", checked_source(self.model))
         if not isinstance(self.likelihood, Likelihood):
             raise SettingError(f"likelihood must be one such as be.Categorical(), got {self.likelihood!r}")
         if not (self.prior is None or isinstance(self.prior, Prior)):
@@ -69,9 +71,18 @@ class Task:
             module = fresh_module(self.model)
         if any(name.startswith(_OF_LIKELIHOOD) for name, _ in module.named_parameters()):
             raise ModelError("the network has a part called 'likelihood', a name kept for the likelihood; rename it")
-        if not any(parameter.requires_grad for parameter in module.parameters()):
-            raise ModelError(f"{type(module).__name__} has no trainable parameters")
+        check_trainable(module)
         return module
+
+    @property
+    def num_architectures(self) -> int:
+        """How many different networks members have."""
+        return len(self.model) if isinstance(self.model, tuple) else 1
+
+    @property
+    def mixed(self) -> bool:
+        """Whether members have different architectures."""
+        return self.num_architectures > 1
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -93,37 +104,31 @@ class Task:
 
         `num_rows` is how many rows there are in all.
         """
-        params, buffers = self.new_member(seed=0)
-        shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
-        with torch.no_grad(), seeds.scoped(0):
-            try:
-                outputs = self.forward(params, buffers, inputs)
-                before = torch.get_rng_state()
-                self.forward(params, buffers, inputs, training=True)
-            except BayesembleError:
-                raise
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
-                hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
-                raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}{hint}") from error
-            stochastic = not torch.equal(before, torch.get_rng_state())
-        rows = shapes[0][0]
-        if outputs.dim() == 0 or outputs.shape[0] != rows:
-            raise DataError(f"the network must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
+        found = [self._try(place, inputs) for place in range(self.num_architectures)]
+        shape = found[0][0]
+        for place, (other, _) in enumerate(found):
+            if other != shape:
+                raise ModelError(
+                    f"all architectures must give outputs of the same shape; for each row {called(self.module, 0)} "
+                    f"gives {shape}, {called(self.module, place)} gives {other}"
+                )
         bound = replace(
             self,
             num_data=num_rows if self.num_data is None else self.num_data,
             num_rows=num_rows,
-            output_shape=tuple(outputs.shape[1:]),
-            stochastic=stochastic,
+            output_shape=shape,
+            stochastic=any(stochastic for _, stochastic in found),
         )
         bound.__dict__["module"] = self.module
         return bound
 
-    def new_member(self, seed: int) -> tuple[Leaves, Leaves]:
-        """Initialise one network: its parameters, and its buffers with the frozen parameters among them."""
+    def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
+        """Initialise one network: its parameters, and its buffers with the frozen parameters among them.
+
+        `index` is the place of the member, which its architecture depends on if there are several.
+        """
         with seeds.scoped(seed):
-            module = fresh_module(self.model)
+            module = fresh_module(self.model, index)
         named = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         params = {name: leaf for name, leaf in named.items() if name in trained}
@@ -135,11 +140,25 @@ class Task:
         return params, buffers
 
     def new_members(self, num_members: int, seed: int) -> Members:
-        """Initialise networks independently, each from its own seed; frozen parameters that are equal are shared."""
-        drawn = [self.new_member(seeds.child(seed, "member", i, "start")) for i in range(num_members)]
-        frozen = [name for name, _ in self.module.named_parameters() if name in drawn[0][1]]
-        share = {n for n in frozen if all(torch.equal(buffers[n], drawn[0][1][n]) for _, buffers in drawn)}
-        return Members.stack([params for params, _ in drawn], [buffers for _, buffers in drawn], frozenset(share))
+        """Initialise networks independently, each from its own seed; frozen parameters that are equal are shared.
+
+        Of several architectures each must get a member; a single member is fine too, and has the first.
+        """
+        if 1 < num_members < self.num_architectures:
+            num = f"{num_members} members for {self.num_architectures} architectures"
+            raise SettingError(f"{num} leave some without one; raise num_members, or give fewer models")
+
+        def draw(index: int) -> tuple[Leaves, Leaves]:
+            return self.new_member(seeds.child(seed, "member", index, "start"), index)
+
+        # In memory all networks are there at once; those that go to disk are drawn anew instead of being kept.
+        drawn = draw if storage.new_leaves_on_disk() else cache(draw)
+        first = drawn(0)[1]
+        share = {name for name, _ in self.module.named_parameters() if name in first}
+        for index in range(1, num_members if share else 0):
+            buffers = drawn(index)[1]
+            share = {name for name in share if torch.equal(buffers[name], first[name])}
+        return Members.gather(drawn, num_members, frozenset(share))
 
     def forward(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False) -> Tensor:
         """Outputs of one member, `(batch, ...)`; in training, its buffers are updated in place."""
@@ -159,8 +178,11 @@ class Task:
 
     def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
         """The data term of one member in training: the mean over the batch of log p(y|f)."""
-        outputs = self.forward(params, buffers, inputs, training=True)
-        return self.likelihood.log_prob(outputs, targets, self._likelihood_leaves(params)).mean()
+        return self.log_likelihood(self.forward(params, buffers, inputs, training=True), targets, params)
+
+    def log_likelihood(self, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
+        """The mean over the batch of log p(y|f), for outputs `(batch, ...)` of one member."""
+        return self.likelihood.log_prob(outputs, targets, self.likelihood_leaves(params)).mean()
 
     def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
         """Unnormalised log posterior of each member, `(member,)`.
@@ -168,25 +190,64 @@ class Task:
         log_joint = ( N * mean log p(y|f) + log p(w) ) / temperature
         """
         log_prior = self.prior.log_prob(self._network_leaves(params), self.scales) if self.prior is not None else 0.0
-        return (self._num_data() * mean_log_likelihood + log_prior) / self.temperature
+        return self.data_factor * mean_log_likelihood + log_prior / self.temperature
 
     def score(self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None) -> Leaves:
-        """Gradient of `log_joint`, from the gradient of the mean log likelihood; both stacked `(member, ...)`.
+        """Gradient of `log_joint`, from the gradient of the mean log likelihood, which it overwrites.
 
         With `center`, the prior is centred there instead of at 0, as anchored ensembles have it.
         """
-        data_factor = self._num_data() / self.temperature
-        scores = {name: gradient * data_factor for name, gradient in mean_log_likelihood.items()}
-        if self.prior is not None:
-            leaves = self._network_leaves(params)
-            shifted = leaves if center is None else {n: leaf - center[n] for n, leaf in leaves.items()}
-            for name, prior_score in self.prior.score(shifted, self.scales).items():
-                scores[name].add_(prior_score, alpha=1 / self.temperature)
+        scores = self.data_score(mean_log_likelihood)
+        self.add_prior_score(scores, params, center)
         return scores
+
+    def add_prior_score(
+        self, scores: Leaves, params: Leaves, center: Leaves | None = None, factor: float = 1.0
+    ) -> None:
+        """Add the part of `score` that comes from the prior, times a factor, in place."""
+        if self.prior is None:
+            return
+        for name, leaf in self._network_leaves(params).items():
+            # A few members at a time: all at once would need memory for another copy of the leaf.
+            rows = max(_BLOCK // max(leaf[:1].numel(), 1), 1)
+            parts = [whole.split(rows) for whole in (scores[name], leaf, *([center[name]] if center else []))]
+            for score, own, *middle in zip(*parts, strict=True):
+                shifted = own - middle[0] if middle else own
+                score.add_(self.prior.score({name: shifted}, self.scales)[name], alpha=factor / self.temperature)
+
+    def data_score(self, mean_log_likelihood: Leaves) -> Leaves:
+        """The part of `score` that comes from the data: N / temperature times the gradient, in place."""
+        return {name: gradient.mul_(self.data_factor) for name, gradient in mean_log_likelihood.items()}
+
+    @property
+    def data_factor(self) -> float:
+        """What the mean log likelihood counts for in the log joint: N / temperature."""
+        return self._num_data() / self.temperature
 
     def predictive(self, outputs: Tensor, members: Members) -> Predictive:
         """Read the outputs of all members `(member, row, ...)` as a predictive distribution."""
-        return self.likelihood.predictive(outputs, self._likelihood_leaves(members.params), members.weights)
+        return self.likelihood.predictive(outputs, self.likelihood_leaves(members.params), members.weights)
+
+    def _try(self, place: int, inputs: Inputs) -> tuple[tuple[int, ...], bool]:
+        """Run one architecture on a few rows: the shape of the outputs of a row, and whether training is random."""
+        name, (params, buffers) = called(self.module, place), self.new_member(seed=0, index=place)
+        shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+        with torch.no_grad(), seeds.scoped(0):
+            try:
+                outputs = self.forward(params, buffers, inputs)
+                before = torch.get_rng_state()
+                self.forward(params, buffers, inputs, training=True)
+            except BayesembleError:
+                raise
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
+                hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
+                raise DataError(f"{name} cannot run on inputs of shape {shapes}: {error}{hint}") from error
+            stochastic = not torch.equal(before, torch.get_rng_state())
+        rows = shapes[0][0]
+        if outputs.dim() == 0 or outputs.shape[0] != rows:
+            raise DataError(f"{name} must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
+        return tuple(outputs.shape[1:]), stochastic
 
     def _num_data(self) -> int:
         if self.num_data is None:
@@ -198,7 +259,8 @@ class Task:
         return {name: leaf for name, leaf in params.items() if not name.startswith(_OF_LIKELIHOOD)}
 
     @staticmethod
-    def _likelihood_leaves(params: Leaves) -> Leaves:
+    def likelihood_leaves(params: Leaves) -> Leaves:
+        """The leaves that belong to the likelihood, not the network, by their own names."""
         names = [name for name in params if name.startswith(_OF_LIKELIHOOD)]
         return {name.removeprefix(_OF_LIKELIHOOD): params[name] for name in names}
 

@@ -22,6 +22,12 @@ Info = dict[str, Tensor]
 MemberFunction = Callable[[Leaves, Leaves, Inputs, Any], Tensor]
 """A function of one member: `(parameters, buffers, inputs, targets) -> tensor`."""
 
+Outputs = dict[str, Tensor]
+"""What a member gives by name, of one member or stacked `(member, ...)`."""
+
+OutputFunction = Callable[[Leaves, Leaves, Inputs, Any], Outputs]
+"""A function of one member: `(parameters, buffers, inputs, targets) -> named tensors`."""
+
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     """Apply a function to every tensor of nested inputs."""

@@ -1,5 +1,6 @@
 """Every method of the registry keeps the same promises."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,20 +9,28 @@ import torch
 import bayesemble as be
 from bayesemble import settings
 from bayesemble.methods import METHODS, make_method, method_class
+from bayesemble.methods.method import full_batch
 from bayesemble.schedules import SCHEDULES, Step
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
 
+def settings_of(name: str) -> set[str]:
+    return {field.name for field in dataclasses.fields(method_class(name))}
+
+
 def small(name: str, **extra):
-    """The method with few members."""
+    """The method with few members and short steps."""
     several = {} if getattr(METHODS[name], "keywords", {}) else {"num_members": 3}
-    return make_method(name, **(several | extra))
+    short = {"max_leapfrog": 10} if "max_leapfrog" in settings_of(name) else {}
+    return make_method(name, **(several | short | extra))
 
 
-def fitted(name: str, **options) -> be.Ensemble:
-    return quick_fit(be.Task(norm_mlp, be.Categorical()), table(), small(name), **options)
+def fitted(name: str, model=norm_mlp, **options) -> be.Ensemble:
+    method = options.pop("method", small(name))
+    whole = {"batch_size": None} if full_batch(method) else {}
+    return quick_fit(be.Task(model, be.Categorical()), table(), method, **(whole | options))
 
 
 def test_shapes_and_weights(name):
@@ -62,7 +71,7 @@ def test_it_trains_batch_norm_and_prediction_leaves_the_statistics_alone(name):
 
 
 def test_one_member_is_enough(name):
-    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(), make_method(name, num_members=1))
+    ensemble = fitted(name, small_mlp, method=make_method(name, num_members=1))
     predictive = ensemble.predict(table()[0])
     assert predictive.epistemic.isfinite().all()
     assert predictive.disagreement.isfinite().all()
@@ -70,7 +79,8 @@ def test_one_member_is_enough(name):
 
 @pytest.mark.parametrize("schedule", ["cosine", Step(at=(0.25,), factor=0.5)], ids=repr)
 def test_settings_survive_json(name, schedule):
-    method = small(name, learning_rate=0.01, schedule=schedule)
+    given = {"learning_rate": 0.01, "schedule": schedule}
+    method = small(name, **{key: value for key, value in given.items() if key in settings_of(name)})
     text = json.dumps(settings.dump(method))
     assert settings.parse(json.loads(text), [method_class(name)], SCHEDULES.values()) == method
 

@@ -1,6 +1,6 @@
 """What every executor offers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.members import Members, State
-from bayesemble.types import Batch, Inputs, Leaves, MemberFunction
+from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
 
 
 class Executor(Protocol):
@@ -29,6 +29,21 @@ class Executor(Protocol):
         """Values `(member,)` of a scalar function and its gradients in the parameters, shaped like them.
 
         What is random inside a member derives from its seed. A shared leaf gets the sum over members.
+        """
+        ...
+
+    def coupled_gradients(
+        self,
+        function: OutputFunction,
+        couple: Callable[[Outputs], Tensor],
+        members: Members,
+        batch: Batch,
+        seeds: Sequence[int] | None = None,
+    ) -> Leaves:
+        """Gradients, in the parameters, of one number that depends on the outputs of all members at once.
+
+        `function` gives the outputs of one member, `couple` the number from all of them, stacked `(member, ...)`.
+        The activations of all members are kept until the number is known.
         """
         ...
 
@@ -56,6 +71,6 @@ def gradient_leaves(leaves: Leaves) -> Leaves:
     return {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
 
 
-def slopes(value: Tensor, leaves: Leaves) -> tuple[Tensor, ...]:
+def slopes(value: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Gradients of a scalar; zero for leaves that it does not depend on."""
-    return torch.autograd.grad(value, tuple(leaves.values()), allow_unused=True, materialize_grads=True)
+    return torch.autograd.grad(value, tuple(leaves), allow_unused=True, materialize_grads=True)

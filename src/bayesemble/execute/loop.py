@@ -1,17 +1,18 @@
 """One member after the other: the reference, the most frugal in memory, and the fastest for convolutions on a CPU."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from bayesemble import storage
 from bayesemble.execute.executor import gradient_leaves, slopes
 from bayesemble.members import Members, State
 from bayesemble.seeds import scoped
 from bayesemble.settings import setting
-from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, map_tensors
+from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Loop:
         self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
     ) -> tuple[Tensor, Leaves]:
         """Values and gradients, member by member."""
-        values, gradients = [], {name: torch.zeros_like(leaf) for name, leaf in members.params.items()}
+        values, gradients = [], _zeros(members.params)
         batch = replace(batch, inputs=self._ordered(batch.inputs))
         with torch.enable_grad(), nullcontext() if seeds is None else scoped():
             for index, (params, buffers) in enumerate(members.split()):
@@ -47,11 +48,33 @@ class Loop:
                     torch.manual_seed(seeds[index])
                 leaves = gradient_leaves(params)
                 value = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
-                for name, slope in zip(leaves, slopes(value, leaves), strict=True):
-                    own = gradients[name] if name in members.shared else gradients[name][index]
-                    own.add_(slope)
+                _add(gradients, members.shared, index, zip(leaves, slopes(value, list(leaves.values())), strict=True))
                 values.append(value.detach())
         return torch.stack(values), gradients
+
+    def coupled_gradients(
+        self,
+        function: OutputFunction,
+        couple: Callable[[Outputs], Tensor],
+        members: Members,
+        batch: Batch,
+        seeds: Sequence[int] | None = None,
+    ) -> Leaves:
+        """Gradients of what couples the members: all forward, then all backward."""
+        batch = replace(batch, inputs=self._ordered(batch.inputs))
+        leaves, rows = [], []
+        with torch.enable_grad(), nullcontext() if seeds is None else scoped():
+            for index, (params, buffers) in enumerate(members.split()):
+                if seeds is not None:
+                    torch.manual_seed(seeds[index])
+                leaves.append(gradient_leaves(params))
+                rows.append(function(leaves[-1], buffers, batch.inputs_of(index), batch.targets_of(index)))
+            value = couple({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
+        found = iter(slopes(value, [leaf for own in leaves for leaf in own.values()]))
+        gradients = _zeros(members.params)
+        for index, own in enumerate(leaves):
+            _add(gradients, members.shared, index, ((name, next(found)) for name in own))
+        return gradients
 
     @torch.no_grad()
     def outputs(self, function: MemberFunction, members: Members, inputs: Inputs, per_member: bool) -> Tensor:
@@ -68,3 +91,16 @@ class Loop:
         if not self.channels_last:
             return inputs
         return map_tensors(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)
+
+
+def _zeros(params: Leaves) -> Leaves:
+    space = storage.gradient_space(params)
+    if space is None:
+        return {name: torch.zeros_like(leaf) for name, leaf in params.items()}
+    return {name: leaf.zero_() for name, leaf in space.items()}
+
+
+def _add(gradients: Leaves, shared: frozenset[str], member: int, found: Iterable[tuple[str, Tensor]]) -> None:
+    for name, slope in found:
+        own = gradients[name] if name in shared else gradients[name][member]
+        own.add_(slope)

@@ -1,16 +1,18 @@
 """All members at once with `torch.vmap`: fast for small dense networks, where Python is the whole cost of a loop."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayesemble import storage
 from bayesemble.execute.executor import gradient_leaves, slopes
 from bayesemble.execute.randomness import per_member as random_per_member
 from bayesemble.members import Members, State
 from bayesemble.settings import require, setting
-from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, map_tensors
+from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Vmap:
         self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
     ) -> tuple[Tensor, Leaves]:
         """Values and gradients, chunk by chunk."""
-        values, parts = [], []
+        values, parts, space = [], [], _space(members)
         for start, stop in self._chunks(members):
             own = None if seeds is None else seeds[start:stop]
             chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
@@ -39,9 +41,34 @@ class Vmap:
             with torch.enable_grad(), random_per_member(own):
                 mapped = _vectorised(function, chunk, rows, random=own is not None)
                 value = mapped(leaves, chunk.buffers, rows.inputs, rows.targets)
-            parts.append(dict(zip(leaves, slopes(value.sum(), leaves), strict=True)))
+            part = dict(zip(leaves, slopes(value.sum(), list(leaves.values())), strict=True))
+            parts.append(_moved(part, space, start, stop))
             values.append(value.detach())
-        return torch.cat(values), _joined(parts, members.shared)
+        return torch.cat(values), _joined(parts, members.shared) | space
+
+    def coupled_gradients(
+        self,
+        function: OutputFunction,
+        couple: Callable[[Outputs], Tensor],
+        members: Members,
+        batch: Batch,
+        seeds: Sequence[int] | None = None,
+    ) -> Leaves:
+        """Gradients of what couples the members: all chunks forward, then all backward."""
+        leaves, parts = [], []
+        with torch.enable_grad():
+            for start, stop in self._chunks(members):
+                own = None if seeds is None else seeds[start:stop]
+                chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
+                leaves.append(gradient_leaves(chunk.params))
+                with random_per_member(own):
+                    mapped = _vectorised(function, chunk, rows, random=own is not None)
+                    parts.append(mapped(leaves[-1], chunk.buffers, rows.inputs, rows.targets))
+            value = couple({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+        found = iter(slopes(value, [leaf for own in leaves for leaf in own.values()]))
+        space, gradients = _space(members), [{name: next(found) for name in own} for own in leaves]
+        parts = [_moved(part, space, *place) for part, place in zip(gradients, self._chunks(members), strict=True)]
+        return _joined(parts, members.shared) | space
 
     @torch.no_grad()
     def outputs(self, function: MemberFunction, members: Members, inputs: Inputs, per_member: bool) -> Tensor:
@@ -60,7 +87,7 @@ class Vmap:
             yield start, min(start + size, members.num_members)
 
 
-def _vectorised(function: MemberFunction, members: Members, batch: Batch, random: bool) -> MemberFunction:
+def _vectorised(function: Callable[..., Any], members: Members, batch: Batch, random: bool) -> Callable[..., Any]:
     axes = (
         members.axes(members.params),
         members.axes(members.buffers),
@@ -77,6 +104,18 @@ def _rows_of(batch: Batch, start: int, stop: int) -> Batch:
     if batch.targets_per_member:
         targets = targets[start:stop]
     return Batch(inputs, targets, None, batch.inputs_per_member, batch.targets_per_member)
+
+
+def _space(members: Members) -> Leaves:
+    """Where the gradients of all members are put if they go to disk; nothing if they stay in memory."""
+    return storage.gradient_space({n: leaf for n, leaf in members.params.items() if n not in members.shared}) or {}
+
+
+def _moved(part: Leaves, space: Leaves, start: int, stop: int) -> Leaves:
+    """Put the gradients of some members in their place, and give back those that have none."""
+    for name in space:
+        space[name][start:stop].copy_(part[name])
+    return {name: leaf for name, leaf in part.items() if name not in space}
 
 
 def _joined(parts: list[Leaves], shared: frozenset[str]) -> Leaves:

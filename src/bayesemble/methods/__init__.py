@@ -6,13 +6,19 @@ from typing import Any, get_args, get_type_hints
 
 from bayesemble.errors import SettingError
 from bayesemble.methods.deep_ensemble import DeepEnsemble
+from bayesemble.methods.hmc import HMC
 from bayesemble.methods.method import Method
+from bayesemble.methods.repulsive import Repulsive
+from bayesemble.methods.stein import Stein
 
-__all__ = ["METHODS", "DeepEnsemble", "Method", "make_method", "method_class"]
+__all__ = ["HMC", "METHODS", "DeepEnsemble", "Method", "Repulsive", "Stein", "make_method", "method_class"]
 
 METHODS: dict[str, Callable[..., Method]] = {
     "map": partial(DeepEnsemble, num_members=1),
     "deep_ensemble": DeepEnsemble,
+    "repulsive": Repulsive,
+    "svgd": Stein,
+    "hmc": HMC,
 }
 
 

@@ -34,3 +34,8 @@ class Method(Protocol):
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """The rows each member trains on, `(member, row)`, or None if all train on all."""
         ...
+
+
+def full_batch(method: Method) -> bool:
+    """Whether every step needs all rows: a method with the property `full_batch` says so, all others take batches."""
+    return bool(getattr(method, "full_batch", False))
