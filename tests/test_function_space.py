@@ -51,7 +51,7 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere):
     x, y = data()
     others = torch.randn(5, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     points = {"points": lambda generator: others} if elsewhere else {}
-    method = kind(**PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, **points)
+    method = kind(**PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, prior_every=1, **points)
     state, found = moved(method, be.Task(tiny, be.Categorical()), x, y)
     with scoped(0):
         module = tiny()
@@ -116,7 +116,7 @@ def test_the_prior_over_weights_can_be_kept():
 def test_one_prior_draw_is_renewed_at_each_step():
     x, y = data()
     task = be.Task(tiny, be.Categorical()).bind(len(x), x)
-    method = be.Repulsive(num_members=2, space="function", prior_draws=3)
+    method = be.Repulsive(num_members=2, space="function", prior_draws=3, prior_every=1)
     state = method.init(task, 0)
     for number in range(5):
         before = state.slots["prior_draws"]["0.weight"].clone()

@@ -6,7 +6,8 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.errors import SettingError
-from bayesemble.interaction import Forces, _combine, _rows, norms, products
+from bayesemble.interaction import Forces, _combine, norms, products
+from bayesemble.optimizers import leaf_rows
 from bayesemble.seeds import scoped
 from bayesemble.types import Clock
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
@@ -105,7 +106,7 @@ def test_rows_are_views_whatever_the_memory_order():
     leaf = torch.randn(3, 4, 5, 2, 2, generator=torch.Generator().manual_seed(0))
     last = leaf.permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
     for tensor in (leaf, last, leaf.transpose(1, 2).contiguous().transpose(1, 2)):
-        rows = _rows(tensor)
+        rows = leaf_rows(tensor)
         assert rows.data_ptr() == tensor.data_ptr()
         torch.testing.assert_close(products([tensor])[0], products([leaf])[0], rtol=1e-5, atol=1e-5)
 

@@ -9,7 +9,7 @@ One vector-Jacobian product brings the forces back to the weights: it is the gra
 all members, in which u counts as constant. The Jacobian is the one at the inputs that are compared.
 
 The prior over functions is what the prior over weights implies: networks drawn from it are run on a few rows, and SSGE
-estimates the score of their outputs at those of the members. One of these networks is drawn anew at every step.
+estimates the score of their outputs at those of the members. Each time, one of these networks is drawn anew.
 
 Reference: D'Angelo & Fortuin (2021); Wang et al. (2019).
 """
@@ -70,8 +70,9 @@ def step(
         features = outputs["features"].flatten(1)
         positions = features.detach() if still is None else torch.cat([still, features.detach()])
         gram, dim = interaction.products([positions])
+        interaction.check_finite(gram, "outputs", clock)
         forces = method.forces(gram, dim - _lost(method, task, outputs["features"][0]))
-        pull = _prior_score(prior, features.detach())
+        pull = method.prior_every * _prior_score(prior, features.detach())
         (slope,) = torch.autograd.grad(log_likelihood.sum(), outputs["outputs"], retain_graph=True)
         driving = torch.cat([task.data_factor * slope.flatten(1), pull], 1).norm(dim=1)
         info.update(loss=-log_likelihood.detach(), **interaction.norms(driving, forces.repelling, gram))
@@ -178,9 +179,9 @@ def _prior_features(
 ) -> Tensor | None:
     """Features of the networks drawn from the prior on the first rows `(draw, coordinate)`; one of them is new."""
     pool = state.slots.get(_POOL)
-    if pool is None:
+    if pool is None or clock.step % method.prior_every:
         return None
-    number = clock.step % method.prior_draws
+    number = clock.step // method.prior_every % method.prior_draws
     for name, leaf in _prior_draw(task, clock.seed, clock.step).items():
         pool[name][number].copy_(leaf)
     weights = torch.full((method.prior_draws,), 1 / method.prior_draws, device=state.members.weights.device)

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from bayesemble import particles
-from bayesemble.errors import SettingError
+from bayesemble.errors import SettingError, TrainingError
 from bayesemble.execute.executor import Executor
 from bayesemble.kernels import KERNELS, Kernel
 from bayesemble.members import Members, State
-from bayesemble.optimizers import laid_out_like, member_norms
+from bayesemble.optimizers import laid_out_like, leaf_rows, member_norms
 from bayesemble.particles import ParticleMethod
 from bayesemble.select import select
 from bayesemble.settings import require, setting
@@ -36,7 +36,7 @@ FEATURES = ("auto", "outputs", "centred", "log_probs")
 
 _FAINT = 1e-6  # below this share of the driving force, repulsion does nothing
 _LOOK_EVERY = 100  # steps between two looks at how strong it is
-_BLOCK = 1 << 15  # coordinates that are worked on at a time
+_BLOCK = 1 << 17  # coordinates that are worked on at a time
 
 
 @runtime_checkable
@@ -89,6 +89,7 @@ class InteractingMethod(ParticleMethod, ABC):
     function_prior: bool = setting(True, "in function space, a prior over functions, not over weights")
     prior_draws: int = setting(10, "networks drawn from the prior that stand for the prior over functions")
     prior_points: int = setting(8, "rows at which the prior over functions is compared")
+    prior_every: int = setting(4, "it acts at every so many steps, so many times as strong: it costs a forward pass")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,6 +101,7 @@ class InteractingMethod(ParticleMethod, ABC):
         require(self.driving > 0, f"driving is a positive factor, got {self.driving}")
         require(0 < self.anneal_share <= 1, f"anneal_share is a share in (0, 1], got {self.anneal_share}")
         require(self.prior_draws >= 2, f"prior_draws is at least 2 networks, got {self.prior_draws}")
+        require(self.prior_every >= 1, f"prior_every is a number of steps from 1, got {self.prior_every}")
         require(self.prior_points >= 1, f"prior_points is at least one row, got {self.prior_points}")
         self.make_kernel()
 
@@ -152,11 +154,23 @@ def weight_step(
     everyone = everyone or state.members
     names = _repelled(method, task, everyone)
     gram, dim = products([everyone.params[name] for name in names])
+    check_finite(gram, "weights", clock)
     forces = method.forces(gram, dim)
+    scores |= {name: laid_out_like(scores[name], state.members.params[name]) for name in names}
     info |= norms(member_norms([scores[name] for name in names]), forces.repelling, gram)
     watch(info, clock)
     _combine(forces, scores, everyone.params, names, method.driving_factor(clock))
     return particles.ascend(method, state, scores, task, clock), info
+
+
+def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
+    """Stop with a sentence if members have left the real numbers, before their distances are looked at."""
+    if not gram.isfinite().all():
+        member = int((~gram.diagonal().isfinite()).nonzero()[0])
+        raise TrainingError(
+            f"the {what} of member {member} are not finite any more at step {clock.step + 1}; lower the learning rate, "
+            "set clip=1.0, or check the scale of the inputs. The last checkpoint is intact"
+        )
 
 
 def _repelled(method: InteractingMethod, task: Task, members: Members) -> list[str]:
@@ -173,42 +187,36 @@ def products(leaves: list[Tensor]) -> tuple[Tensor, int]:
     Differences from the first member keep the digits that matter where members are large and close together; centring
     on the mean is then done on the products.
     """
-    total = torch.zeros(len(leaves[0]), len(leaves[0]), dtype=torch.float64, device=leaves[0].device)
-    dim = 0
+    parts, dim = [], 0
     for leaf in leaves:
-        rows = _rows(leaf)
+        rows = leaf_rows(leaf)
         dim += rows.shape[1]
         for block in _blocks(rows):
             offsets = block - block[0]
-            total += offsets @ offsets.T
+            parts.append(offsets @ offsets.T)
+    total = torch.stack(parts).double().sum(0)
     return total - total.mean(0) - total.mean(1, keepdim=True) + total.mean(), dim
 
 
 def _combine(forces: Forces, scores: Leaves, positions: Leaves, names: list[str], factor: float) -> None:
     """phi = driving @ (factor * scores) - repelling @ positions, in place of the scores; the last rows, if fewer."""
+    kind = scores[names[0]].dtype
+    repelling = forces.repelling[-len(scores[names[0]]) :].to(kind)
+    driving = None if forces.driving is None else forces.driving.to(kind)
     for name in scores:
         if name not in names:
             scores[name].mul_(factor)
             continue
-        leaf = positions[name][-len(scores[name]) :]
-        scores[name] = laid_out_like(scores[name], leaf)
-        rows, x = _rows(scores[name]), _rows(positions[name])
-        if forces.driving is not None:
-            rows.copy_(forces.driving.to(rows.dtype) @ rows)
-        repelling = forces.repelling[-len(rows) :].to(rows.dtype)
+        rows, x = leaf_rows(scores[name]), leaf_rows(positions[name])
+        if driving is not None:
+            rows.copy_(driving @ rows)
         for part, block in zip(_blocks(rows), _blocks(x), strict=True):
             part.addmm_(repelling, block - block[0], beta=factor, alpha=-1)  # rows of R sum to zero
 
 
-def _rows(leaf: Tensor) -> Tensor:
-    """A view `(member, coordinate)` of a leaf, in the order in which it lies in memory."""
-    order = sorted(range(1, leaf.dim()), key=leaf.stride, reverse=True)
-    return leaf.permute(0, *order).view(len(leaf), -1)
-
-
 def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
     """Views of so many coordinates at a time that copies of them stay small."""
-    return rows.split(_BLOCK, dim=1)
+    return rows.split(_BLOCK, dim=1) if rows.shape[1] > _BLOCK else (rows,)
 
 
 def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:

@@ -19,7 +19,7 @@ from bayesemble.types import Leaves
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 _MOMENTS = ("first_moment", "second_moment", "momentum")
-_BLOCK = 1 << 18  # numbers that are squared at a time
+_BLOCK = 1 << 17  # coordinates that are summed in single precision
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,16 @@ def clip_per_member(gradients: Leaves, max_norm: float, shared: frozenset[str]) 
 
 
 def member_norms(stacked: list[Tensor]) -> Tensor:
-    """Euclidean norm over all leaves of each member, `(member,)`; only a block of squares is in memory at a time."""
-    first, count = stacked[0], len(stacked[0])
-    total = torch.zeros(count, dtype=torch.float64, device=first.device)
-    for leaf in stacked:
-        for block in leaf.reshape(count, -1).split(max(_BLOCK // count, 1), dim=1):
-            total += block.square().sum(1)
-    return total.sqrt().to(first.dtype)
+    """Euclidean norm over all leaves of each member, `(member,)`."""
+    blocks = [block for leaf in stacked for block in leaf_rows(leaf).split(_BLOCK, dim=1)]
+    norms = torch.stack([torch.linalg.vector_norm(block, dim=1) for block in blocks])
+    return norms.double().square().sum(0).sqrt().to(norms.dtype)
+
+
+def leaf_rows(leaf: Tensor) -> Tensor:
+    """A view `(member, coordinate)` of a leaf, in the order in which it lies in memory; a copy if there is none."""
+    order = sorted(range(1, leaf.dim()), key=leaf.stride, reverse=True)
+    return leaf.permute(0, *order).reshape(len(leaf), -1)
 
 
 def laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:
