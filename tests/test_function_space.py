@@ -51,7 +51,9 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere):
     x, y = data()
     others = torch.randn(5, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     points = {"points": lambda generator: others} if elsewhere else {}
-    method = kind(**PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, prior_every=1, **points)
+    method = kind(
+        **PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, prior_every=1, **points
+    )
     state, found = moved(method, be.Task(tiny, be.Categorical()), x, y)
     with scoped(0):
         module = tiny()
