@@ -134,6 +134,8 @@ def test_products_keep_their_digits_where_members_are_large_and_close():
         ({"anneal_share": 0.0}, "anneal_share is a share in"),
         ({"driving": 0.0}, "driving is a positive factor"),
         ({"features": "softmax"}, "features is one of"),
+        ({"points": "grid"}, "points is one of batch, noise"),
+        ({"prior_every": 0}, "prior_every is a number of steps from 1"),
         ({"prior_draws": 1}, "prior_draws is at least 2"),
     ],
 )

@@ -32,6 +32,7 @@ from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, map_tensors, te
 
 ANNEALS = ("none", "linear", "tanh", "cyclical")
 SPACES = ("weight", "function")
+POINTS = ("batch", "noise")
 FEATURES = ("auto", "outputs", "centred", "log_probs")
 
 _FAINT = 1e-6  # below this share of the driving force, repulsion does nothing
@@ -97,6 +98,8 @@ class InteractingMethod(ParticleMethod, ABC):
         _require_one_of("kernel", self.kernel, tuple(KERNELS))
         _require_one_of("anneal", self.anneal, ANNEALS)
         _require_one_of("features", self.features, FEATURES)
+        if isinstance(self.points, str):  # else a sampler, or its name, if this was loaded from a saved run
+            _require_one_of("points", self.points, POINTS)
         require(self.repulsion >= 0, f"repulsion is a factor of at least 0, got {self.repulsion}")
         require(self.driving > 0, f"driving is a positive factor, got {self.driving}")
         require(0 < self.anneal_share <= 1, f"anneal_share is a share in (0, 1], got {self.anneal_share}")
