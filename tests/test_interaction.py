@@ -99,7 +99,7 @@ def test_the_step_is_that_of_all_weights_laid_end_to_end(estimator, calibrate):
 
 
 def method_dimension(gram, dim):
-    return be.scores.effective_dimension(gram, dim)
+    return be.scores.effective_dimension(be.scores.spread(gram, dim), dim)
 
 
 def test_rows_are_views_whatever_the_memory_order():
@@ -190,3 +190,23 @@ def test_options_of_deep_ensembles_work_in_weight_space(options):
     ensemble = quick_fit(task(), table(), be.Repulsive(num_members=3, **options))
     plain = quick_fit(task(), table(), be.Repulsive(num_members=3))
     assert largest_difference(all_leaves(ensemble), all_leaves(plain)) > 0
+
+
+def test_between_measurements_the_last_matrices_act():
+    """Three steps with one measurement are three steps with a matrix that does not change."""
+    data = table()
+    seen = []
+
+    def remember(state, _row):
+        seen.append({name: leaf.clone() for name, leaf in state.slots["interaction"].items()})
+
+    settings = {"num_members": 4, "learning_rate": 0.05}
+    rare = quick_fit(
+        task(), data, be.Repulsive(measure_every=3, **settings), epochs=4, batch_size=None, on_epoch=remember
+    )
+    assert torch.equal(seen[0]["repelling"], seen[2]["repelling"])
+    assert not torch.equal(seen[2]["repelling"], seen[3]["repelling"])
+    each = quick_fit(task(), data, be.Repulsive(**settings), epochs=4, batch_size=None)
+    first = [fitted.history[0] for fitted in (rare, each)]
+    assert first[0]["repulsion_norm"] == first[1]["repulsion_norm"]
+    assert largest_difference(all_leaves(rare), all_leaves(each)) > 0

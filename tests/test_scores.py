@@ -16,6 +16,7 @@ from bayesemble.scores import (
     laplacian,
     mixing,
     sge,
+    spread,
     ssge,
     whitened,
 )
@@ -261,7 +262,7 @@ def test_nothing_to_calibrate_gives_zero(estimator):
 def whitened_estimate(x, estimator="kde", kernel=None):
     """The whitened and calibrated estimate, as methods put it together."""
     gram, dim = products_of(x), x.shape[1]
-    inner, back = whitened(gram, dim)
+    inner, back = whitened(spread(gram, dim))
     matrix = mixing(distances_of_gram(inner), estimator, kernel or RBF())
     return calibrate(matrix @ back, gram, dim) @ x
 
@@ -272,7 +273,7 @@ def test_whitened_products_are_those_of_samples_divided_by_the_root_of_their_cov
     values, vectors = torch.linalg.eigh(centred.T @ centred / 9)
     root = vectors @ torch.diag(values.rsqrt()) @ vectors.T
     white = centred @ root
-    inner, back = whitened(products_of(x), 3)
+    inner, back = whitened(spread(products_of(x), 3))
     close(inner, white @ white.T)
     close(back @ x, white @ root)  # the score of the samples is that of the white ones times the root
 
@@ -312,7 +313,7 @@ def test_directions_in_which_samples_hardly_differ_are_not_pushed_along_without_
     x = normal(9, 2) * torch.tensor([1.0, 1e-9], dtype=torch.float64)
     gram = products_of(x)
     bound = 9 / (1e-6 * torch.linalg.eigvalsh(gram).max())
-    assert torch.linalg.eigvalsh(whitened(gram, 2)[1]).max() <= bound * (1 + 1e-9)
+    assert torch.linalg.eigvalsh(whitened(spread(gram, 2))[1]).max() <= bound * (1 + 1e-9)
 
 
 def test_one_whitened_sample_has_no_score():
@@ -338,7 +339,7 @@ def test_whitened_samples_that_span_fewer_directions_keep_their_translation(esti
 def test_the_effective_dimension_is_between_rank_and_dimension_and_that_of_a_loop(share):
     for count, dim in ((6, 3), (6, 5), (6, 40), (2, 40)):
         x = normal(count, dim) * torch.logspace(0, 1, dim, dtype=torch.float64)
-        found, rank = effective_dimension(products_of(x), dim, share), min(count - 1, dim)
+        found, rank = effective_dimension(spread(products_of(x), dim), dim, share), min(count - 1, dim)
         values = torch.linalg.svdvals(x - x.mean(0))[:rank] ** 2
         assert found == pytest.approx(rank + rank * share * (dim - rank) * float(values[-1] / values.sum()), rel=1e-9)
         assert rank - 1e-9 <= found <= dim + 1e-9
@@ -347,11 +348,11 @@ def test_the_effective_dimension_is_between_rank_and_dimension_and_that_of_a_loo
 
 def test_samples_that_spread_alike_in_all_directions_stand_for_all_coordinates():
     simplex = torch.eye(5, dtype=torch.float64)
-    assert effective_dimension(products_of(simplex), 100, share=1.0) == pytest.approx(100)
+    assert effective_dimension(spread(products_of(simplex), 100), 100, share=1.0) == pytest.approx(100)
 
 
 def test_a_single_sample_stands_for_nothing():
-    assert effective_dimension(torch.zeros(1, 1, dtype=torch.float64), 7) == 0
+    assert effective_dimension(spread(torch.zeros(1, 1, dtype=torch.float64), 7), 7) == 0
 
 
 # Statistics

@@ -59,8 +59,8 @@ def step(
 
     `everyone` are all that repel, if there are others besides; those that move come last.
     """
-    members, factor, info = state.members, method.driving_factor(clock), Info()
-    points = _points(method, batch, clock)
+    members, factor, info, found = state.members, method.driving_factor(clock), Info(), Info()
+    measure, points = interaction.is_due(method, task, clock), _points(method, batch, clock)
     prior = _prior_features(method, state, task, executor, points, batch, clock)
     finished = (everyone or members).part(0, (everyone or members).num_members - members.num_members)
     still = _features_of(method, task, executor, finished, points, batch) if finished.num_members else None
@@ -73,15 +73,18 @@ def step(
         interaction.check_finite(gram, "outputs", clock)
         forces = method.forces(gram, dim - _lost(method, task, outputs["features"][0]))
         pull = method.prior_every * _prior_score(prior, features.detach())
-        (slope,) = torch.autograd.grad(log_likelihood.sum(), outputs["outputs"], retain_graph=True)
-        driving = torch.cat([task.data_factor * slope.flatten(1), pull], 1).norm(dim=1)
-        info.update(loss=-log_likelihood.detach(), **interaction.norms(driving, forces.repelling, gram))
         push = -forces.repelling[-len(features) :].to(features.dtype) @ (positions - positions[0])
         drift = log_likelihood.sum()
+        info["loss"] = -log_likelihood.detach()
+        if measure or forces.driving is not None:
+            slope = torch.autograd.grad(drift, outputs["outputs"], retain_graph=True)[0].flatten(1)
+        if measure:
+            driving = torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
+            found.update(interaction.norms(driving, forces.repelling, gram))
         if forces.driving is not None:  # members share what drives them: D s in the place of s
             mix = forces.driving.to(features.dtype)
             pull = mix @ pull
-            drift = drift + (outputs["outputs"].flatten(1) * (mix @ slope.flatten(1) - slope.flatten(1))).sum()
+            drift = drift + (outputs["outputs"].flatten(1) * (mix @ slope - slope)).sum()
         return factor * drift + (features * (factor * pull + push)).sum() / task.data_factor
 
     own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
@@ -89,8 +92,8 @@ def step(
     direction = task.data_score(executor.coupled_gradients(function, couple, members, batch, own_seeds))
     if not method.function_prior:
         task.add_prior_score(direction, members.params, factor=factor)
-    interaction.watch(info, clock)
-    return particles.ascend(method, state, direction, task, clock), info
+    state = particles.ascend(method, interaction.keep(state, found) if measure else state, direction, task, clock)
+    return state, info | interaction.last_norms(state)
 
 
 def _member_function(method: InteractingMethod, task: Task, points: Inputs | None) -> OutputFunction:

@@ -12,7 +12,7 @@ outputs of the networks in the place of the weights.
 import math
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -36,7 +36,8 @@ POINTS = ("batch", "noise")
 FEATURES = ("auto", "outputs", "centred", "log_probs")
 
 _FAINT = 1e-6  # below this share of the driving force, repulsion does nothing
-_LOOK_EVERY = 100  # steps between two looks at how strong it is
+_KEPT = "interaction"  # the slot with what was measured last
+_LARGE = 10_000  # parameters of a network in which members are far apart
 _BLOCK = 1 << 17  # coordinates that are worked on at a time
 
 
@@ -80,6 +81,10 @@ class InteractingMethod(ParticleMethod, ABC):
     bandwidth: str | float = setting("median", "length of the kernel, or the median rule")
     repulsion: float = setting(1.0, "factor on the repulsion; 0 turns it off")
     calibrate: bool = setting(True, "rescale the repulsion so that Stein's identity holds; False is the papers' form")
+    measure_every: int | None = setting(
+        None,
+        "steps between measurements of the distances between weights and of forces; None: 4 in large networks",
+    )
     select: str = setting("all", "weights that repel: all, norm, not norm, or patterns of names (weight space)")
     driving: float = setting(1.0, "factor on the driving force, once it has risen; below 1 is a warm posterior")
     anneal: str = setting("none", "how the driving force rises from 0: none, linear, tanh or cyclical")
@@ -90,7 +95,7 @@ class InteractingMethod(ParticleMethod, ABC):
     function_prior: bool = setting(True, "in function space, a prior over functions, not over weights")
     prior_draws: int = setting(10, "networks drawn from the prior that stand for the prior over functions")
     prior_points: int = setting(8, "rows at which the prior over functions is compared")
-    prior_every: int = setting(4, "it acts at every so many steps, so many times as strong: it costs a forward pass")
+    prior_every: int = setting(8, "it acts at every so many steps, so many times as strong: it costs a forward pass")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,6 +108,8 @@ class InteractingMethod(ParticleMethod, ABC):
         require(self.repulsion >= 0, f"repulsion is a factor of at least 0, got {self.repulsion}")
         require(self.driving > 0, f"driving is a positive factor, got {self.driving}")
         require(0 < self.anneal_share <= 1, f"anneal_share is a share in (0, 1], got {self.anneal_share}")
+        every = self.measure_every
+        require(every is None or every >= 1, f"measure_every is a number of steps from 1, or None; got {every}")
         require(self.prior_draws >= 2, f"prior_draws is at least 2 networks, got {self.prior_draws}")
         require(self.prior_every >= 1, f"prior_every is a number of steps from 1, got {self.prior_every}")
         require(self.prior_points >= 1, f"prior_points is at least one row, got {self.prior_points}")
@@ -156,14 +163,39 @@ def weight_step(
     scores, info = particles.scores(method, state, batch, task, executor, clock)
     everyone = everyone or state.members
     names = _repelled(method, task, everyone)
-    gram, dim = products([everyone.params[name] for name in names])
-    check_finite(gram, "weights", clock)
-    forces = method.forces(gram, dim)
     scores |= {name: laid_out_like(scores[name], state.members.params[name]) for name in names}
-    info |= norms(member_norms([scores[name] for name in names]), forces.repelling, gram)
-    watch(info, clock)
-    _combine(forces, scores, everyone.params, names, method.driving_factor(clock))
-    return particles.ascend(method, state, scores, task, clock), info
+    kept = state.slots.get(_KEPT, {})
+    if is_due(method, task, clock) or len(kept["repelling"]) != everyone.num_members:
+        gram, dim = products([everyone.params[name] for name in names])
+        check_finite(gram, "weights", clock)
+        forces = method.forces(gram, dim)
+        kept = {name: leaf for name, leaf in forces._asdict().items() if leaf is not None}
+        kept |= norms(member_norms([scores[name] for name in names]), forces.repelling, gram)
+    _combine(
+        Forces(kept.get("driving"), kept["repelling"]), scores, everyone.params, names, method.driving_factor(clock)
+    )
+    state = particles.ascend(method, keep(state, kept), scores, task, clock)
+    return state, info | last_norms(state)
+
+
+def is_due(method: InteractingMethod, task: Task, clock: Clock) -> bool:
+    """Whether forces are measured at this step.
+
+    Members of large networks move little, against their distances, from one step to the next, and measuring costs
+    time. Small ones may be many and close together, where the matrices change fast, and cost nothing.
+    """
+    every = method.measure_every or (4 if task.num_parameters > _LARGE else 1)
+    return clock.step % every == 0
+
+
+def keep(state: State, measured: Leaves) -> State:
+    """Keep what was measured for the steps until the next time."""
+    return replace(state, slots=state.slots | {_KEPT: measured})
+
+
+def last_norms(state: State) -> Info:
+    """The lengths of the forces when they were measured last."""
+    return {name: state.slots[_KEPT][name] for name in ("driving_norm", "repulsion_norm")}
 
 
 def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
@@ -211,10 +243,10 @@ def _combine(forces: Forces, scores: Leaves, positions: Leaves, names: list[str]
             scores[name].mul_(factor)
             continue
         rows, x = leaf_rows(scores[name]), leaf_rows(positions[name])
-        if driving is not None:
-            rows.copy_(driving @ rows)
         for part, block in zip(_blocks(rows), _blocks(x), strict=True):
-            part.addmm_(repelling, block - block[0], beta=factor, alpha=-1)  # rows of R sum to zero
+            driven = part if driving is None else driving @ part
+            # Rows of R sum to zero, so that the first member can be subtracted, which keeps digits.
+            torch.addmm(driven, repelling, block - block[0], beta=factor, alpha=-1, out=part)
 
 
 def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
@@ -223,21 +255,21 @@ def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:
-    """Lengths of the forces on each member, `(member,)`: |R x_i|^2 = (R B R^T)_ii."""
+    """Lengths of the forces on each member, `(member,)`: |R x_i|^2 = (R B R^T)_ii; warns of a faint repulsion."""
     squares = ((repelling @ gram) * repelling).sum(1)[-len(driving) :]
-    return {"driving_norm": driving.double(), "repulsion_norm": squares.clamp(min=0).sqrt()}
+    found = {"driving_norm": driving.double(), "repulsion_norm": squares.clamp(min=0).sqrt()}
+    _watch(found)
+    return found
 
 
-def watch(info: Info, clock: Clock) -> None:
-    """Warn, now and then, if the repulsion is too faint to do anything."""
-    if clock.step % _LOOK_EVERY or not (info["repulsion_norm"] > 0).any():
-        return
-    share = float((info["repulsion_norm"] / info["driving_norm"].clamp(min=1e-300)).max())
-    if share < _FAINT:
+def _watch(found: Info) -> None:
+    """Warn if the repulsion is too faint to do anything."""
+    shares = found["repulsion_norm"] / found["driving_norm"].clamp(min=1e-300)
+    if 0 < float(shares.max()) < _FAINT:
         warnings.warn(
             "members hardly repel one another: the repulsion is less than a millionth of the driving force, so this is "
             "a deep ensemble. Use calibrate=True, a larger repulsion, or a driving factor below 1",
-            stacklevel=2,
+            stacklevel=3,
         )
 
 

@@ -13,6 +13,8 @@ With K_ij = k(x_i, x_j) and G_i = sum_j grad_1 k(x_i, x_j):
 Reference: D'Angelo & Fortuin (2021); Li & Turner (2018) for sge; Shi, Sun & Zhu (2018) for ssge.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -95,7 +97,24 @@ def calibrate(matrix: Tensor, gram: Tensor, dim: float) -> Tensor:
     return matrix * (dim / held)
 
 
-def effective_dimension(gram: Tensor, dim: int, share: float = 0.5) -> float:
+class Spread(NamedTuple):
+    """Variances `(rank,)`, ascending, and directions `(member, rank)` in which samples differ."""
+
+    values: Tensor
+    vectors: Tensor
+
+
+def spread(gram: Tensor, dim: int) -> Spread:
+    """The eigenpairs of the products B of centred samples that are not zero: n - 1 of them, or fewer."""
+    count = len(gram)
+    # The vector of ones, which B sends to zero, is moved out of the way to the end.
+    values, vectors = torch.linalg.eigh(gram + 2 * gram.trace() / count)
+    values, vectors = values[:-1], vectors[:, :-1]
+    rank = min(count - 1, dim, int((values > _NO_SPREAD * values[-1:]).sum()))
+    return Spread(values[count - 1 - rank :], vectors[:, count - 1 - rank :])
+
+
+def effective_dimension(found: Spread, dim: int, share: float = 0.5) -> float:
     """How many of the coordinates n samples can stand for, between their rank and `dim`.
 
     Samples span at most n - 1 directions, and members that follow a posterior settle in its widest ones. Charged with
@@ -106,30 +125,19 @@ def effective_dimension(gram: Tensor, dim: int, share: float = 0.5) -> float:
 
     where lambda_1 >= ... >= lambda_r > 0 are eigenvalues of the products B of centred rows.
     """
-    values, _ = _spread(gram, dim)
-    rank = len(values)
+    values, rank = found.values, len(found.values)
     return rank * (1 + share * (dim - rank) * float(values[0] / values.sum())) if rank else 0.0
 
 
-def whitened(gram: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def whitened(found: Spread) -> tuple[Tensor, Tensor]:
     """Products of the samples in coordinates in which their spread is the same in all directions, and the way back.
 
     With B = U diag(lambda) U^T, whitened samples have the products n U U^T, and an estimate A for them is the estimate
     A (n B^+) for the samples themselves: the score is the same whatever units and axes the coordinates have. Directions
     in which the samples do not differ are left out. Gives `(n U U^T, n B^+)`.
     """
-    values, vectors = _spread(gram, dim)
-    return len(gram) * vectors @ vectors.T, len(gram) * (vectors / values) @ vectors.T
-
-
-def _spread(gram: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Variances and directions in which samples differ, ascending: the eigenpairs of B that are not zero."""
-    count = len(gram)
-    # The vector of ones, which B sends to zero, is moved out of the way to the end.
-    values, vectors = torch.linalg.eigh(gram + 2 * gram.trace() / count)
-    values, vectors = values[:-1], vectors[:, :-1]
-    rank = min(count - 1, dim, int((values > _NO_SPREAD * values[-1:]).sum()))
-    return values[count - 1 - rank :], vectors[:, count - 1 - rank :]
+    values, vectors = found
+    return len(vectors) * vectors @ vectors.T, len(vectors) * (vectors / values) @ vectors.T
 
 
 def _estimate(x: Tensor, estimator: str, kernel: Kernel | None, eta: float) -> Tensor:

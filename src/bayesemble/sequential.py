@@ -37,6 +37,6 @@ def step(
     own = State(members.part(current, current + 1), state.slots)
     own_clock = Clock(clock.step - begin, end - begin, seeds.child(clock.seed, "turn", current))
     move = interaction.weight_step if method.space == "weight" else function_space.step
-    _, info = move(method, own, batch, task, executor, own_clock, everyone=members.part(0, current + 1))
+    moved, info = move(method, own, batch, task, executor, own_clock, everyone=members.part(0, current + 1))
     begun = (torch.arange(count, device=members.weights.device) <= current).double() / (current + 1)
-    return State(replace(members, weights=begun), state.slots), info
+    return State(replace(members, weights=begun), moved.slots), info

@@ -95,6 +95,11 @@ class Task:
         return {name: tuple(p.shape) for name, p in self.module.named_parameters() if p.requires_grad}
 
     @cached_property
+    def num_parameters(self) -> int:
+        """How many numbers of one network are trained."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @cached_property
     def scales(self) -> dict[str, float]:
         """The prior's scale of each parameter."""
         return {} if self.prior is None else self.prior.scales(self.shapes)

@@ -4,7 +4,7 @@ import torch
 import bayesemble as be
 from bayesemble.interaction import products
 from bayesemble.kernels import RBF
-from bayesemble.scores import effective_dimension
+from bayesemble.scores import effective_dimension, spread
 
 GOLDEN = torch.tensor([[-1.0], [0.0], [2.0]], dtype=torch.float64)
 
@@ -40,4 +40,4 @@ def test_calibrated_it_rests_where_the_score_keeps_steins_identity():
     between = RBF()(x)
     implied = torch.linalg.solve(between, 8 * forces.repelling)
     held = -float(((x - x.mean(0)) * (implied @ x)).sum(1).mean())
-    assert held == pytest.approx(effective_dimension(gram, dim), rel=1e-4)
+    assert held == pytest.approx(effective_dimension(spread(gram, dim), dim), rel=1e-4)

@@ -18,7 +18,7 @@ from bayesemble.execute.executor import Executor
 from bayesemble.interaction import Forces, InteractingMethod
 from bayesemble.kernels import distances_of_gram
 from bayesemble.members import Members, State
-from bayesemble.scores import calibrate, check_estimator, effective_dimension, mixing, whitened
+from bayesemble.scores import calibrate, check_estimator, effective_dimension, mixing, spread, whitened
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
 from bayesemble.types import Batch, Clock, Info
@@ -59,10 +59,11 @@ class Repulsive(InteractingMethod):
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """No exchange of scores; repulsion by the estimated score of the members' own density."""
         whiten = self.calibrate if self.whiten is None else self.whiten
-        inner, back = whitened(gram, dim) if whiten else (gram, None)
+        own = spread(gram, dim)
+        inner, back = whitened(own) if whiten else (gram, None)
         matrix = mixing(distances_of_gram(inner), self.estimator, self.make_kernel(), self.eta, self.threshold)
         if back is not None:
             matrix = matrix @ back
         if self.calibrate:
-            matrix = calibrate(matrix, gram, effective_dimension(gram, dim))
+            matrix = calibrate(matrix, gram, effective_dimension(own, dim))
         return Forces(None, self.repulsion * matrix)

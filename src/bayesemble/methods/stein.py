@@ -17,7 +17,7 @@ from bayesemble.execute.executor import Executor
 from bayesemble.interaction import Forces, InteractingMethod
 from bayesemble.kernels import distances_of_gram
 from bayesemble.members import Members, State
-from bayesemble.scores import calibrate, effective_dimension, laplacian
+from bayesemble.scores import calibrate, effective_dimension, laplacian, spread
 from bayesemble.task import Task
 from bayesemble.types import Batch, Clock, Info
 
@@ -53,5 +53,6 @@ class Stein(InteractingMethod):
         gradients, count = laplacian(coupling), len(gram)
         if self.calibrate:
             ridged = between + _RIDGE * torch.eye(count, dtype=between.dtype, device=between.device)
-            gradients = between @ calibrate(torch.linalg.solve(ridged, gradients), gram, effective_dimension(gram, dim))
+            effective = effective_dimension(spread(gram, dim), dim)
+            gradients = between @ calibrate(torch.linalg.solve(ridged, gradients), gram, effective)
         return Forces(between / count, self.repulsion * gradients / count)
