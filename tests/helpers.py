@@ -61,6 +61,12 @@ def norm_convnet() -> nn.Module:
     )
 
 
+def with_dropout(model: Any) -> nn.Sequential:
+    """A network with a dropout layer before its last layer."""
+    *body, head = model()
+    return nn.Sequential(*body, nn.Dropout(0.3), head)
+
+
 def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor], members: int | None = None) -> float:
     """The largest absolute difference between leaves, over the first so many members."""
     assert one.keys() == other.keys()

@@ -1,10 +1,15 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
+from bayesemble.ends import Ends, find_ends
 from bayesemble.errors import SettingError
+from bayesemble.initialise import fresh_module
 from bayesemble.seeds import scoped
-from bayesemble.select import NORM_LAYERS, select
+from bayesemble.select import NORM_LAYERS, layers, select
+
+TOKENS = torch.arange(10).reshape(2, 5)
 
 
 class Network(nn.Module):
@@ -124,3 +129,140 @@ def test_a_network_without_norm_layers_has_no_norm_parameters():
     assert select(network, "not norm") == select(network, "all")
     with pytest.raises(SettingError, match=r"no parameter of Sequential; .*2\.weight, 2\.bias$"):
         select(network, "norm")
+
+
+def test_ends_by_order_of_registration_pass_over_norm_layers():
+    with scoped(0):
+        network = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8))
+    assert select(network, "input") == ["1.weight", "1.bias"]
+    assert select(network, "output") == ["3.weight", "3.bias"]
+    assert select(network, "not output") == [name for name in select(network, "all") if not name.startswith("3.")]
+
+
+def test_ends_that_were_found_are_believed(network):
+    ends = Ends(("scale",), ("body.2.0",))
+    assert select(network, "output", ends) == ["body.2.0.weight", "body.2.0.bias"]
+    assert select(network, "input", ends) == ["scale.weight", "scale.bias"]
+    assert select(network, "not input", ends) == [name for name in ALL if not name.startswith("scale")]
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        ("norm+output", [*NORM, "head.weight", "head.bias"]),
+        ("output + norm", [*NORM, "head.weight", "head.bias"]),
+        ("input+output", ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]),
+        ("norm+all", ALL),
+        ("not output", ALL[:-2]),
+        ("not input", ALL[2:]),
+    ],
+)
+def test_words_add_up_in_the_order_of_the_network(network, wish, expected):
+    assert select(network, wish) == expected
+
+
+def test_a_sum_needs_one_of_its_parts_only():
+    with scoped(0):
+        network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    assert select(network, "norm+output") == ["2.weight", "2.bias"]
+    network[2].requires_grad_(False)
+    with pytest.raises(SettingError, match=r"select='norm\+output'"):
+        select(network, "norm+output")
+
+
+@pytest.mark.parametrize(("wish", "word"), [("norm+head", "head"), ("not norm+output", "not norm"), ("norm+", "")])
+def test_only_words_are_added_up(network, wish, word):
+    with pytest.raises(SettingError, match=f"'{word}' is not one of the words that \\+ can join"):
+        select(network, wish)
+
+
+@pytest.mark.parametrize("wish", ["not all", "not head", "nrom", "nrom+outptu", [], (), ["head.*", "tail"], nn.LSTM])
+def test_wishes_that_mean_nothing_are_refused(network, wish):
+    with pytest.raises(SettingError, match="means no parameter of Network"):
+        select(network, wish)
+
+
+@pytest.mark.parametrize(
+    "wish", [None, 3, True, int, (nn.Linear, int), (nn.Linear, "head.*"), [nn.Linear], nn.ReLU(), {"head.*": 1}]
+)
+def test_wishes_of_another_kind_are_refused(network, wish):
+    with pytest.raises(SettingError, match=r"select is a text such as 'norm\+output', .* got "):
+        select(network, wish)
+
+
+@pytest.mark.parametrize("word", ["output", "input"])
+def test_several_layers_at_an_end_or_none_are_refused_with_their_names(network, word):
+    network.level = nn.Parameter(torch.ones(2))
+    several = ("", "scale", "head")
+    with pytest.raises(SettingError, match=rf'3 {word} layers .* select="head\.\*"\. .*: level, scale\.\*, head\.\*$'):
+        select(network, f"norm+{word}", Ends(several, several))
+    with pytest.raises(SettingError, match=rf"no {word} layers .*: level, body\.0\.\*, body\.1\.\*"):
+        select(network, word, Ends((), ()))
+    assert select(network, "norm", Ends((), ())) == NORM
+
+
+def test_layers_by_their_type(network):
+    convolutions = [name for name in ALL if name.startswith(("body.0.", "body.2.0."))]
+    assert select(network, nn.Conv2d) == convolutions
+    assert select(network, (nn.Linear, nn.Conv2d)) == [*convolutions, "head.weight", "head.bias"]
+    assert select(network, nn.Sequential) == [name for name in ALL if name.startswith("body.")]
+    assert select(network, NORM_LAYERS) == NORM
+
+
+def test_names_and_patterns_in_a_sequence(network):
+    assert select(network, ["head.bias", "body.0.*"]) == ["body.0.weight", "body.0.bias", "head.bias"]
+    assert select(network, ("head.weight",)) == ["head.weight"]
+
+
+def test_a_function_is_asked_about_each_layer_that_owns_parameters(network):
+    asked = []
+    assert select(network, lambda name, layer: asked.append((name, layer)) or name.endswith("0")) == select(
+        network, nn.Conv2d
+    )
+    assert [name for name, _ in asked] == ["body.0", "body.1", "body.2.0", "body.2.1", "scale", "head"]
+    assert all(network.get_submodule(name) is layer for name, layer in asked)
+    assert select(network, lambda _, layer: not isinstance(layer, NORM_LAYERS)) == select(network, "not norm")
+    with pytest.raises(SettingError, match=r"select=<lambda> .*no parameter of Network"):
+        select(network, lambda name, layer: False)
+
+
+def test_ends_of_a_language_model_with_tied_weights():
+    with scoped(0):
+        network = nn.Sequential(nn.Embedding(10, 8), nn.RMSNorm(8), nn.Linear(8, 10))
+    network[2].weight = network[0].weight
+    found = find_ends(network, TOKENS, lambda leaves: functional_call(network, leaves, (TOKENS,)))
+    assert found == Ends(("0",), ("2",))
+    assert select(network, "input", found) == select(network, nn.Embedding) == ["0.weight"]
+    for ends in (found, None):
+        assert select(network, "output", ends) == select(network, nn.Linear) == ["0.weight", "2.bias"]
+    with pytest.raises(SettingError, match=r"Candidates: 0\.\*, 0\.weight,2\.bias$"):
+        select(network, "output", Ends((), ("0", "2")))
+
+
+def test_frozen_ends_mean_no_parameter():
+    with scoped(0):
+        network = nn.Sequential(nn.Conv1d(4, 8, 1), nn.Flatten(), nn.Linear(8, 2))
+    network[2].requires_grad_(False)
+    for ends in (Ends(("0",), ("2",)), None):
+        with pytest.raises(SettingError, match="select='output'"):
+            select(network, "output", ends)
+        assert select(network, "input", ends) == ["0.weight", "0.bias"]
+
+
+def test_names_of_several_architectures():
+    with scoped(0):
+        network = fresh_module([lambda: nn.Linear(4, 2), lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))])
+    assert select(network, "input") == ["0.weight", "0.bias"]
+    assert select(network, "output") == ["1.1.weight", "1.1.bias"]
+
+
+def test_layers_group_names_in_the_order_of_the_network(network):
+    assert layers(network, ["head.bias", "head.weight", "body.2.0.bias"]) == {
+        "body.2.0": ["body.2.0.bias"],
+        "head": ["head.weight", "head.bias"],
+    }
+    assert [name for group in layers(network, ALL).values() for name in group] == ALL
+    assert layers(nn.LayerNorm(4), {"bias", "weight"}) == {"": ["weight", "bias"]}
+    assert layers(network, []) == {}
+    with pytest.raises(SettingError, match=r"Network has no parameter 'tail'; it has body\.0\.weight"):
+        layers(network, ["tail"])

@@ -7,6 +7,7 @@ from . import scores as scores
 from . import weighting as weighting
 from .batches import PerMember as PerMember
 from .convergence import convergence as convergence
+from .counts import count_parameters as count_parameters
 from .diagnose import diagnose as diagnose
 from .ensemble import Ensemble as Ensemble
 from .ensemble import evaluate as evaluate
@@ -32,9 +33,17 @@ from .members import Members as Members
 from .methods import METHODS as METHODS
 from .methods.deep_ensemble import DeepEnsemble as DeepEnsemble
 from .methods.hmc import HMC as HMC
+from .methods.mc_dropout import MCDropout as MCDropout
+from .methods.patched import ECMP as ECMP
+from .methods.patched import EMP as EMP
+from .methods.patched import DropConnect as DropConnect
+from .methods.patched import Dropout as Dropout
+from .methods.patched import Explicit as Explicit
+from .methods.patched import Patched as Patched
 from .methods.repulsive import Repulsive as Repulsive
 from .methods.stein import Stein as Stein
 from .predictive import Predictive as Predictive
+from .prior_predictive import prior_predictive as prior_predictive
 from .priors import LaplacePrior as LaplacePrior
 from .priors import NormalPrior as NormalPrior
 from .task import Task as Task

@@ -22,13 +22,14 @@ from bayesemble.errors import SettingError
 from bayesemble.fit import fit
 from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian
 from bayesemble.methods import METHODS, Method, make_method
-from bayesemble.methods.method import full_batch
+from bayesemble.methods.method import full_batch, keeps_dropout
 from bayesemble.metrics import summarise
 from bayesemble.models import mlp
 from bayesemble.predictive import NormalPredictive, Predictive
 from bayesemble.settings import require
 from bayesemble.task import Task
 
+_DROPOUT = 0.1  # rate of the dropout layers that a method asks for
 DEFAULT_METHODS = (
     "map,deep_ensemble,deep_ensemble:bootstrap=true,deep_ensemble:anchored=true,deep_ensemble:adversarial=0.05"
 )
@@ -126,7 +127,7 @@ def compare(
             say(f"{entry.label}, seed {seed + 1} of {seeds}")
             folder = root / "runs" / _folder_name(entry.label) / f"seed-{seed}"
             ensemble = fit(
-                make_task(split),
+                make_task(split, dropout=_DROPOUT if keeps_dropout(entry.method) else 0.0),
                 entry.method,
                 (split.x_train, split.y_train),
                 epochs=epochs,
@@ -145,12 +146,10 @@ def compare(
     return comparison
 
 
-def make_task(split: Split) -> Task:
+def make_task(split: Split, dropout: float = 0.0) -> Task:
     """A small network for a data set, with the likelihood that its targets ask for."""
-    num_inputs = split.x_train.shape[1]
-    if split.num_classes is None:
-        return Task(partial(mlp, num_inputs, [64, 64], 2), HeteroscedasticGaussian())
-    return Task(partial(mlp, num_inputs, [64, 64], split.num_classes), Categorical())
+    network = partial(mlp, split.x_train.shape[1], [64, 64], split.num_classes or 2, dropout=dropout)
+    return Task(network, HeteroscedasticGaussian() if split.num_classes is None else Categorical())
 
 
 def score(ensemble: Ensemble, split: Split) -> dict[str, float]:

@@ -17,19 +17,21 @@ from bayesemble import seeds, settings
 from bayesemble.arrays import as_inputs, check_member_count, check_rows
 from bayesemble.batches import PerMember, as_source
 from bayesemble.checkpoint import Checkpoint, Row
+from bayesemble.draws import Draws
 from bayesemble.errors import BayesembleError, CheckpointError, DataError, SettingError
-from bayesemble.execute.choose import EXECUTORS, describe
+from bayesemble.execute.choose import EXECUTORS, describe, for_draws
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.initialise import ModelSource
 from bayesemble.likelihoods import LIKELIHOODS
 from bayesemble.members import Members, State
 from bayesemble.methods import METHODS, Method, method_class
+from bayesemble.methods.method import drawn_slots, keeps_dropout
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.priors import PRIORS
 from bayesemble.schedules import SCHEDULES
 from bayesemble.settings import require
-from bayesemble.task import Task
+from bayesemble.task import OF_LIKELIHOOD, Task
 from bayesemble.types import Inputs, Leaves, map_tensors, tensors_of
 
 
@@ -56,6 +58,10 @@ class Ensemble:
         """Networks to average over: as many as wished, or (None) as many as suit the method."""
         return self.method.draw(self.state, num, seeds.generator(seed, "draw"))
 
+    def draws(self, num: int | None = None, seed: int = 0) -> Draws:
+        """The same networks as those of `draw`, a few at a time."""
+        return Draws(self.method, self.state, num, seed)
+
     def predict(
         self,
         inputs: Any,
@@ -78,24 +84,23 @@ class Ensemble:
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
         check_rows(tensors, None, per_member)
-        parts = _split_rows(tensors, batch_size, axis=1 if per_member else 0)
-        members = self.draw(num_draws, seed)
-        if per_member:
-            check_member_count(tensors, members.num_members)
+        draws = self.draws(num_draws, seed)
+        if per_member and not draws.made:
+            check_member_count(tensors, next(iter(draws)).num_members)
         predictions = []
-        for part in parts:
-            prediction = self._predict_batch(part, per_member, members)
+        for part in _split_rows(tensors, batch_size, axis=1 if per_member else 0):
+            prediction = self.predict_batch(part, per_member, draws)
             predictions.append(prediction if keep_members else prediction.reduce())
         return type(predictions[0]).concat(predictions)
 
     def predictions(self, data: Any, *, batch_size: int = 1024) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
         source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
-        members = self.draw()
+        draws = self.draws()
         for batch in source.in_order(batch_size):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
-            yield self._predict_batch(batch.inputs, False, members), batch.targets.cpu()
+            yield self.predict_batch(batch.inputs, False, draws), batch.targets.cpu()
 
     def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
@@ -113,8 +118,11 @@ class Ensemble:
 
     def keep(self, indices: Sequence[int]) -> Ensemble:
         """An ensemble of some of the members, equally weighted. It predicts, but cannot be trained further."""
-        chosen = self.state.members.take(torch.as_tensor(list(indices)))
-        return replace(self, method=replace(self.method, num_members=len(indices)), state=State(chosen))  # type: ignore[type-var]
+        state, places = self.state, torch.as_tensor(list(indices))
+        slots = {slot: state.slots[slot] for slot in drawn_slots(self.method) if slot in state.slots}
+        per_draw = {slot: {name: leaf[places] for name, leaf in leaves.items()} for slot, leaves in slots.items()}
+        kept = State(state.members.take(places), state.slots | per_draw if slots else {})
+        return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)  # type: ignore[type-var]
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble into a folder; `load` brings it back."""
@@ -146,21 +154,33 @@ class Ensemble:
         name = type(self.task.module).__name__
         return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
 
-    def _predict_batch(self, inputs: Inputs, per_member: bool, members: Members) -> Predictive:
-        device = members.weights.device
+    def predict_batch(self, inputs: Inputs, per_member: bool, draws: Draws) -> Predictive:
+        """Predict rows in one go, `(row, ...)` or `(member, row, ...)`, with networks drawn before."""
+        if per_member and draws.made:
+            raise DataError(
+                "networks that are drawn share their data; for data of one member use ensemble.keep([i]).predict(x)"
+            )
+        device = self.state.members.weights.device
         inputs = map_tensors(lambda leaf: leaf.to(device), inputs)
+        executor, outputs, parts, done = self.executor, [], [], 0
+        if draws.made:
+            executor = for_draws(self.executor, self.task, next(iter(draws)), inputs)
         try:
-            with thread_count(self.executor):
-                outputs = self.executor.outputs(self._member_outputs, members, inputs, per_member)
+            with thread_count(executor):
+                for members in draws:
+                    own = draws.dropout_seeds(done, members.num_members)
+                    outputs.append(executor.outputs(self._member_outputs, members, inputs, per_member, own).cpu())
+                    parts.append(_without_network(members))
+                    done += members.num_members
         except BayesembleError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
             shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
             raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
-        return self.task.predictive(outputs.cpu(), _on_cpu(members))
+        return self.task.predictive(torch.cat(outputs), Members.concat(parts))
 
     def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
-        return self.task.forward(params, buffers, inputs)
+        return self.task.forward(params, buffers, inputs, dropout=keeps_dropout(self.method))
 
 
 def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]:
@@ -230,6 +250,7 @@ def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
     return [pytree.tree_unflatten(piece, structure) for piece in pieces]
 
 
-def _on_cpu(members: Members) -> Members:
-    params = {name: leaf.cpu() for name, leaf in members.params.items()}
-    return Members(params, members.buffers, members.weights.cpu(), members.shared)
+def _without_network(members: Members) -> Members:
+    """The weights, and the leaves of the likelihood, on the CPU: what a prediction needs beside the outputs."""
+    own = {name: leaf.cpu() for name, leaf in members.params.items() if name.startswith(OF_LIKELIHOOD)}
+    return Members(own, {}, members.weights.cpu())

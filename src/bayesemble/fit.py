@@ -319,10 +319,10 @@ def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_bes
 
 def _validation_loss(ensemble: Ensemble, held_out: Source) -> float:
     """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
-    members, total, count = ensemble.draw(), 0.0, 0
+    draws, total, count = ensemble.draws(), 0.0, 0
     per_member = isinstance(held_out, ArraySource) and held_out.per_member
     for batch in held_out.in_order(1024):
-        predictive = ensemble._predict_batch(batch.inputs, per_member, members)
+        predictive = ensemble.predict_batch(batch.inputs, per_member, draws)
         targets = batch.targets
         log_prob = predictive.member_log_prob(targets).mean(0) if per_member else predictive.log_prob(targets)
         total, count = total - float(log_prob.double().sum()), count + log_prob.numel()

@@ -26,11 +26,10 @@ from bayesemble.execute.executor import Executor
 from bayesemble.interaction import InteractingMethod
 from bayesemble.likelihoods import Categorical
 from bayesemble.members import Members, State
-from bayesemble.task import Task
+from bayesemble.task import OF_LIKELIHOOD, Task
 from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, OutputFunction, Outputs, map_tensors, tensors_of
 
 _POOL, _POOL_BUFFERS = "prior_draws", "prior_buffers"
-_OF_LIKELIHOOD = "likelihood."
 
 
 def prepare(method: InteractingMethod, state: State, task: Task, seed: int) -> State:
@@ -102,7 +101,7 @@ def _member_function(method: InteractingMethod, task: Task, points: Inputs | Non
     def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Outputs:
         seen = particles.observe(task, method.adversarial, params, buffers, inputs, targets)
         there = seen["outputs"] if points is None else task.forward(params, buffers, points)
-        own = {_OF_LIKELIHOOD + name: leaf for name, leaf in task.likelihood_leaves(params).items()}
+        own = {OF_LIKELIHOOD + name: leaf for name, leaf in task.likelihood_leaves(params).items()}
         return seen | {"features": _features(method, task, there)} | own
 
     return function
@@ -110,7 +109,7 @@ def _member_function(method: InteractingMethod, task: Task, points: Inputs | Non
 
 def _log_likelihoods(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
     """The mean log likelihood of each member `(member,)`, over clean and adversarial outputs."""
-    leaves = {name: leaf for name, leaf in outputs.items() if name.startswith(_OF_LIKELIHOOD)}
+    leaves = {name: leaf for name, leaf in outputs.items() if name.startswith(OF_LIKELIHOOD)}
     own = 0 if batch.targets_per_member else None
     mapped = torch.vmap(task.log_likelihood, in_dims=(0, own, 0))
     seen = [outputs[name] for name in ("outputs", "adversarial") if name in outputs]

@@ -1,7 +1,8 @@
 """Fresh networks: from a factory, or from an instance whose layers are re-initialised; one architecture or several."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -94,6 +95,25 @@ def check_trainable(module: nn.Module) -> None:
     types = {str(parameter.dtype) for parameter in module.parameters() if parameter.is_floating_point()}
     if isinstance(module, Alternatives) and len(types) > 1:
         raise ModelError(f"all architectures must have the same number type, got {' and '.join(sorted(types))}")
+
+
+def dropout_layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of a network that drop something."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+    return [layer for layer in layers if layer.p > 0]
+
+
+@contextmanager
+def dropout_on(module: nn.Module) -> Iterator[None]:
+    """Let dropout layers act in a network that is not in training."""
+    layers = dropout_layers(module)
+    try:
+        for layer in layers:
+            layer.train(True)
+        yield
+    finally:
+        for layer in layers:
+            layer.train(False)
 
 
 def called(module: nn.Module, place: int) -> str:

@@ -25,7 +25,7 @@ from bayesemble.kernels import KERNELS, Kernel
 from bayesemble.members import Members, State
 from bayesemble.optimizers import laid_out_like, leaf_rows, member_norms
 from bayesemble.particles import ParticleMethod
-from bayesemble.select import select
+from bayesemble.select import Wish, select
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
 from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, map_tensors, tensors_of
@@ -85,7 +85,7 @@ class InteractingMethod(ParticleMethod, ABC):
         None,
         "steps between measurements of the distances between weights and of forces; None: 4 in large networks",
     )
-    select: str = setting("all", "weights that repel: all, norm, not norm, or patterns of names (weight space)")
+    select: Wish = setting("all", "weights that repel: all, norm, not norm, patterns of names ... (weight space)")
     driving: float = setting(1.0, "factor on the driving force, once it has risen; below 1 is a warm posterior")
     anneal: str = setting("none", "how the driving force rises from 0: none, linear, tanh or cyclical")
     anneal_share: float = setting(0.5, "share of training over which it rises")
@@ -210,7 +210,7 @@ def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
 
 def _repelled(method: InteractingMethod, task: Task, members: Members) -> list[str]:
     """Names of the leaves that members are compared by."""
-    names = [name for name in select(task.module, method.select) if name not in members.shared]
+    names = [name for name in select(task.module, method.select, task.ends) if name not in members.shared]
     if not names:
         raise SettingError(f"select={method.select!r} means only leaves that all members share; choose others")
     return names

@@ -92,6 +92,17 @@ class Members:
         taken = self._map_stacked(lambda leaf: leaf[indices])
         return replace(taken, weights=_equal_weights(len(indices)))
 
+    @staticmethod
+    def concat(parts: Sequence[Members]) -> Members:
+        """Parts, each with weights that sum to one and no shared leaves, side by side; each counts by its size."""
+
+        def join(leaves: Sequence[Leaves]) -> Leaves:
+            return {name: torch.cat([one[name] for one in leaves]) for name in leaves[0]}
+
+        total = sum(part.num_members for part in parts)
+        weights = torch.cat([part.weights * (part.num_members / total) for part in parts])
+        return Members(join([part.params for part in parts]), join([part.buffers for part in parts]), weights)
+
     def reweight(self, weights: Any) -> Members:
         """The same members under other weights, normalised to sum to one."""
         tensor = torch.as_tensor(weights, dtype=torch.float64)

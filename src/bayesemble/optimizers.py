@@ -39,6 +39,11 @@ class Optimizer:
         require(0 <= self.momentum < 1, f"momentum lies in [0, 1), not {self.momentum}")
         require(self.weight_decay >= 0, f"weight_decay cannot be negative, got {self.weight_decay}")
 
+    @property
+    def num_moments(self) -> int:
+        """How many numbers are kept beside each parameter."""
+        return int(self.momentum > 0) if self.name == "sgd" else 2
+
     def init(self, params: Leaves) -> dict[str, Leaves]:
         """Make the slots: zero moments, and the number of steps done."""
         if self.name == "sgd":

@@ -4,6 +4,7 @@ A method's step reads: `scores` (the gradient of the log joint of each member), 
 `ascend` (one fused optimiser step along the result).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +18,7 @@ from bayesemble.optimizers import Optimizer, clip_per_member
 from bayesemble.priors import NormalPrior
 from bayesemble.schedules import Schedule, resolve
 from bayesemble.settings import require, setting
-from bayesemble.task import Task
+from bayesemble.task import OF_LIKELIHOOD, Task
 from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
 
 
@@ -84,13 +85,19 @@ def scores(
     method: ParticleMethod, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
 ) -> tuple[Leaves, Info]:
     """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
-    members = state.members
     if method.anchored:
         batch = _with_target_noise(batch, state.slots.get("target_noise"))
+    values, gradients = slopes(method, state.members, batch, task, executor, clock)
+    return task.score(gradients, state.members.params, center=state.slots.get("anchor")), {"loss": -values}
+
+
+def slopes(
+    method: ParticleMethod, members: Members, batch: Batch, task: Task, executor: Executor, clock: Clock
+) -> tuple[Tensor, Leaves]:
+    """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
     own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
     function = _adversarial(task, method.adversarial) if method.adversarial else task.mean_log_likelihood
-    values, gradients = executor.gradients(function, members, batch, own_seeds)
-    return task.score(gradients, members.params, center=state.slots.get("anchor")), {"loss": -values}
+    return executor.gradients(function, members, batch, own_seeds)
 
 
 def ascend(method: ParticleMethod, state: State, direction: Leaves, task: Task, clock: Clock) -> State:
@@ -99,11 +106,11 @@ def ascend(method: ParticleMethod, state: State, direction: Leaves, task: Task, 
     The direction is divided by the number of rows first, so that learning rates mean what they do for a mean loss.
     """
     assert task.num_data is not None
-    slopes = {name: leaf.div_(-task.num_data) for name, leaf in direction.items()}
+    downhill = {name: leaf.div_(-task.num_data) for name, leaf in direction.items()}
     if method.clip is not None:
-        clip_per_member(slopes, method.clip, state.members.shared)
+        clip_per_member(downhill, method.clip, state.members.shared)
     rate = method.learning_rate * resolve(method.schedule)(clock.progress)
-    method.make_optimizer().update(state.members.params, slopes, state.slots, rate)
+    method.make_optimizer().update(state.members.params, downhill, state.slots, rate)
     return state
 
 
@@ -114,6 +121,22 @@ def draw(state: State, num: int | None, generator: torch.Generator) -> Members:
     return state.members.take(
         torch.multinomial(state.members.weights.double(), num, replacement=True, generator=generator)
     )
+
+
+def in_turn(members: Members, num: int, own: Collection[str] = ()) -> Members:
+    """So many networks, from each member in turn; a single one is shared by all of them, but for the leaves `own`."""
+    places = torch.arange(num) % members.num_members
+    if members.num_members > 1:
+        return members.take(places).reweight(members.weights[places])
+    stacked = {*own, *(name for name in members.params if name.startswith(OF_LIKELIHOOD))}
+    shared = frozenset(name for name in (*members.params, *members.buffers) if name not in stacked)
+
+    def spread(leaves: Leaves) -> Leaves:
+        one = {name: leaf if name in members.shared else leaf[0] for name, leaf in leaves.items()}
+        return {name: leaf if name in shared else leaf.expand(num, *leaf.shape) for name, leaf in one.items()}
+
+    weights = torch.full((num,), 1 / num, dtype=torch.float64, device=members.weights.device)
+    return Members(spread(members.params), spread(members.buffers), weights, shared)
 
 
 def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]:

@@ -26,7 +26,7 @@ def dump(value: Any) -> Any:
         return [dump(item) for item in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if callable(value) and not isinstance(value, type):
+    if callable(value) and not dataclasses.is_dataclass(value):
         return {"function": getattr(value, "__qualname__", type(value).__qualname__)}  # named, but not saved
     raise SettingError(f"settings are saved as JSON, which cannot hold {value!r}; use numbers, texts or names")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -13,8 +14,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesemble import seeds, storage
+from bayesemble.ends import Ends, find_ends
 from bayesemble.errors import BayesembleError, DataError, ModelError, SettingError
-from bayesemble.initialise import ModelSource, called, check_factory, check_trainable, checked_source, fresh_module
+from bayesemble.initialise import (
+    ModelSource,
+    called,
+    check_factory,
+    check_trainable,
+    checked_source,
+    dropout_on,
+    fresh_module,
+)
 from bayesemble.likelihoods import Likelihood
 from bayesemble.members import Members
 from bayesemble.predictive import Predictive
@@ -22,7 +32,7 @@ from bayesemble.priors import NormalPrior, Prior, Shapes
 from bayesemble.types import Inputs, Leaves, tensors_of
 
 _BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
-_OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
+OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +61,8 @@ class Task:
     """Shape of the outputs of one row; found out by `bind`."""
     stochastic: bool = False
     """Whether training draws random numbers inside the network, as dropout does; found out by `bind`."""
+    example: Inputs | None = None
+    """A few rows of the training inputs; kept by `bind`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", checked_source(self.model))
@@ -69,7 +81,7 @@ class Task:
         with seeds.scoped(0):
             check_factory(self.model)
             module = fresh_module(self.model)
-        if any(name.startswith(_OF_LIKELIHOOD) for name, _ in module.named_parameters()):
+        if any(name.startswith(OF_LIKELIHOOD) for name, _ in module.named_parameters()):
             raise ModelError("the network has a part called 'likelihood', a name kept for the likelihood; rename it")
         check_trainable(module)
         return module
@@ -93,6 +105,14 @@ class Task:
     def shapes(self) -> Shapes:
         """Shapes of the parameters that the prior speaks of."""
         return {name: tuple(p.shape) for name, p in self.module.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def ends(self) -> Ends | None:
+        """The input and output layers, seen on the rows that `bind` kept; None before, and of several architectures."""
+        if self.example is None or self.mixed:
+            return None
+        buffers = self.new_member(seed=0)[1]
+        return find_ends(self.module, self.example, lambda leaves: self.forward(leaves, buffers | leaves, self.example))
 
     @cached_property
     def num_parameters(self) -> int:
@@ -123,6 +143,7 @@ class Task:
             num_rows=num_rows,
             output_shape=shape,
             stochastic=any(stochastic for _, stochastic in found),
+            example=inputs,
         )
         bound.__dict__["module"] = self.module
         return bound
@@ -141,7 +162,7 @@ class Task:
         buffers |= {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         if self.output_shape is not None:
             for name, leaf in self.likelihood.leaves(self.output_shape).items():
-                params[_OF_LIKELIHOOD + name] = leaf.to(self.dtype)
+                params[OF_LIKELIHOOD + name] = leaf.to(self.dtype)
         return params, buffers
 
     def new_members(self, num_members: int, seed: int) -> Members:
@@ -165,11 +186,22 @@ class Task:
             share = {name for name in share if torch.equal(buffers[name], first[name])}
         return Members.gather(drawn, num_members, frozenset(share))
 
-    def forward(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False) -> Tensor:
-        """Outputs of one member, `(batch, ...)`; in training, its buffers are updated in place."""
+    def forward(
+        self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False, dropout: bool = False
+    ) -> Tensor:
+        """Outputs of one member, `(batch, ...)`; in training, its buffers are updated in place.
+
+        With `dropout`, dropout layers act outside of training too.
+        """
         module = self.module
         if module.training != training:
             module.train(training)
+        with dropout_on(module) if dropout else nullcontext():
+            result = self._run(params, buffers, inputs, training)
+        return self._pick_output(result)
+
+    def _run(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool) -> Any:
+        module = self.module
         leaves = self._network_leaves(params) | buffers
         if isinstance(inputs, dict):
             result = functional_call(module, leaves, (), inputs)
@@ -179,7 +211,7 @@ class Task:
             for name, buffer in buffers.items():
                 if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
                     buffer.copy_(leaves[name])
-        return self._pick_output(result)
+        return result
 
     def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
         """The data term of one member in training: the mean over the batch of log p(y|f)."""
@@ -261,13 +293,13 @@ class Task:
 
     @staticmethod
     def _network_leaves(params: Leaves) -> Leaves:
-        return {name: leaf for name, leaf in params.items() if not name.startswith(_OF_LIKELIHOOD)}
+        return {name: leaf for name, leaf in params.items() if not name.startswith(OF_LIKELIHOOD)}
 
     @staticmethod
     def likelihood_leaves(params: Leaves) -> Leaves:
         """The leaves that belong to the likelihood, not the network, by their own names."""
-        names = [name for name in params if name.startswith(_OF_LIKELIHOOD)]
-        return {name.removeprefix(_OF_LIKELIHOOD): params[name] for name in names}
+        names = [name for name in params if name.startswith(OF_LIKELIHOOD)]
+        return {name.removeprefix(OF_LIKELIHOOD): params[name] for name in names}
 
     def _pick_output(self, result: Any) -> Tensor:
         if callable(self.output):

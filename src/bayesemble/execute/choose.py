@@ -16,7 +16,7 @@ from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
 from bayesemble.members import Members, State
 from bayesemble.task import Task
-from bayesemble.types import Batch, map_tensors
+from bayesemble.types import Batch, Inputs, map_tensors
 
 logger = logging.getLogger("bayesemble")
 
@@ -25,6 +25,7 @@ EXECUTORS: tuple[type[Executor], ...] = (Loop, Vmap)
 _ROUNDS = 20  # how often each candidate is timed, at most
 _ENOUGH_SECONDS = 2.0  # after so long, two rounds will do
 _TOO_LONG_SECONDS = 10.0  # after so long, whatever was timed has to do, be it the first step
+_DRAWS_AT_ONCE = 16  # networks that predict together
 _SMALL_STEP = 0.02  # below so many seconds a step is small enough for one thread to be worth a try
 
 Stepper = Callable[[Executor], Callable[[], None]]
@@ -94,6 +95,26 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
         return None
     cause = ", most likely from random numbers drawn inside a fused operation, as attention with dropout does"
     return "vmap gives other numbers than the loop for this network" + (cause if task.stochastic else "")
+
+
+def for_draws(executor: Executor, task: Task, members: Members, inputs: Inputs) -> Executor:
+    """How to run networks drawn from one that was trained alone: vectorised, if it has no convolutions and vmap can.
+
+    Leaves that all draws share then meet the inputs once for all of them.
+    """
+    convolutional = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.module.modules())
+    if not isinstance(executor, Loop) or convolutional or members.num_members < 2:
+        return executor
+    few, vectorised = members.part(0, 2), Vmap(chunk=_DRAWS_AT_ONCE, threads=executor.threads)
+    rows = map_tensors(lambda leaf: leaf[:4], inputs)
+
+    def run(one: Executor) -> Tensor:
+        return one.outputs(lambda params, buffers, x, _: task.forward(params, buffers, x), few, rows, False)
+
+    try:
+        return vectorised if _close(run(executor), run(vectorised)) else executor
+    except Exception:  # whatever the reason: the loop can run it
+        return executor
 
 
 def _fastest(task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice:

@@ -47,7 +47,14 @@ class Executor(Protocol):
         """
         ...
 
-    def outputs(self, function: MemberFunction, members: Members, inputs: Inputs, per_member: bool) -> Tensor:
+    def outputs(
+        self,
+        function: MemberFunction,
+        members: Members,
+        inputs: Inputs,
+        per_member: bool,
+        seeds: Sequence[int] | None = None,
+    ) -> Tensor:
         """Values of a function, stacked: `(member, ...)`. No gradients are kept."""
         ...
 

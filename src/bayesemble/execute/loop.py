@@ -77,15 +77,22 @@ class Loop:
         return gradients
 
     @torch.no_grad()
-    def outputs(self, function: MemberFunction, members: Members, inputs: Inputs, per_member: bool) -> Tensor:
+    def outputs(
+        self,
+        function: MemberFunction,
+        members: Members,
+        inputs: Inputs,
+        per_member: bool,
+        seeds: Sequence[int] | None = None,
+    ) -> Tensor:
         """Values, member by member."""
-        batch = Batch(self._ordered(inputs), torch.empty(0), inputs_per_member=per_member)
-        return torch.stack(
-            [
-                function(params, buffers, batch.inputs_of(index), None)
-                for index, (params, buffers) in enumerate(members.split())
-            ]
-        )
+        batch, values = Batch(self._ordered(inputs), torch.empty(0), inputs_per_member=per_member), []
+        with nullcontext() if seeds is None else scoped():
+            for index, (params, buffers) in enumerate(members.split()):
+                if seeds is not None:
+                    torch.manual_seed(seeds[index])
+                values.append(function(params, buffers, batch.inputs_of(index), None))
+        return torch.stack(values)
 
     def _ordered(self, inputs: Inputs) -> Inputs:
         if not self.channels_last:

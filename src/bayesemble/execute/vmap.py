@@ -71,14 +71,23 @@ class Vmap:
         return _joined(parts, members.shared) | space
 
     @torch.no_grad()
-    def outputs(self, function: MemberFunction, members: Members, inputs: Inputs, per_member: bool) -> Tensor:
+    def outputs(
+        self,
+        function: MemberFunction,
+        members: Members,
+        inputs: Inputs,
+        per_member: bool,
+        seeds: Sequence[int] | None = None,
+    ) -> Tensor:
         """Values, chunk by chunk."""
         batch = Batch(inputs, torch.empty(0), inputs_per_member=per_member)
         parts = []
         for start, stop in self._chunks(members):
+            own = None if seeds is None else seeds[start:stop]
             chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
-            mapped = _vectorised(function, chunk, rows, random=False)
-            parts.append(mapped(chunk.params, chunk.buffers, rows.inputs, rows.targets))
+            with random_per_member(own):
+                mapped = _vectorised(function, chunk, rows, random=own is not None)
+                parts.append(mapped(chunk.params, chunk.buffers, rows.inputs, rows.targets))
         return torch.cat(parts)
 
     def _chunks(self, members: Members) -> Iterator[tuple[int, int]]:

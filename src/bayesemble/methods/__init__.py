@@ -7,17 +7,41 @@ from typing import Any, get_args, get_type_hints
 from bayesemble.errors import SettingError
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.hmc import HMC
+from bayesemble.methods.mc_dropout import MCDropout
 from bayesemble.methods.method import Method
+from bayesemble.methods.patched import ECMP, EMP, DropConnect, Dropout, Explicit, Patched
 from bayesemble.methods.repulsive import Repulsive
 from bayesemble.methods.stein import Stein
 
-__all__ = ["HMC", "METHODS", "DeepEnsemble", "Method", "Repulsive", "Stein", "make_method", "method_class"]
+__all__ = [
+    "ECMP",
+    "EMP",
+    "HMC",
+    "METHODS",
+    "DeepEnsemble",
+    "DropConnect",
+    "Dropout",
+    "Explicit",
+    "MCDropout",
+    "Method",
+    "Patched",
+    "Repulsive",
+    "Stein",
+    "make_method",
+    "method_class",
+]
 
 METHODS: dict[str, Callable[..., Method]] = {
     "map": partial(DeepEnsemble, num_members=1),
     "deep_ensemble": DeepEnsemble,
     "repulsive": Repulsive,
     "svgd": Stein,
+    "emp": EMP,
+    "ecmp": ECMP,
+    "dropout": Dropout,
+    "dropconnect": DropConnect,
+    "mc_dropout": MCDropout,
+    "explicit": Explicit,
     "hmc": HMC,
 }
 

@@ -39,3 +39,22 @@ class Method(Protocol):
 def full_batch(method: Method) -> bool:
     """Whether every step needs all rows: a method with the property `full_batch` says so, all others take batches."""
     return bool(getattr(method, "full_batch", False))
+
+
+def num_draws(method: Method) -> int | None:
+    """How many networks a method that makes them at will gives, unless told otherwise; None if members are all it has.
+
+    Such a method has a setting `draws`, and makes its draws one after the other from the generator, from each member in
+    turn: two calls give what one call for all would.
+    """
+    return getattr(method, "draws", None)
+
+
+def drawn_slots(method: Method) -> tuple[str, ...]:
+    """Slots `(member, ...)` that draws are made from, beside the members: a method with `drawn_slots` names them."""
+    return getattr(method, "drawn_slots", ())
+
+
+def keeps_dropout(method: Method) -> bool:
+    """Whether dropout layers act in prediction too: a method with `keeps_dropout` says so."""
+    return bool(getattr(method, "keeps_dropout", False))

@@ -1,6 +1,7 @@
 """Networks for benchmarks and the command line; the library itself takes any `nn.Module`."""
 
 from bayesemble.models.mlp import mlp
-from bayesemble.models.resnet import resnet
+from bayesemble.models.pyramidnet import pyramidnet, pyramidnet110
+from bayesemble.models.resnet import resnet, resnet18, resnet20, resnet32
 
-__all__ = ["mlp", "resnet"]
+__all__ = ["mlp", "pyramidnet", "pyramidnet110", "resnet", "resnet18", "resnet20", "resnet32"]

@@ -1,0 +1,55 @@
+"""Monte Carlo dropout: a network with dropout layers, which act in prediction too.
+
+    p(y | x) = mean over draws of p(y | f(x; w, mask)),    mask ~ the network's own nn.Dropout layers
+
+Every row has a mask of its own, as in training. For masks that are the same for all rows, and for networks without such
+layers, see `Dropout`.
+
+Reference: Gal & Ghahramani (2016), "Dropout as a Bayesian approximation".
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from bayesemble import particles
+from bayesemble.errors import SettingError
+from bayesemble.execute.executor import Executor
+from bayesemble.initialise import dropout_layers
+from bayesemble.members import Members, State
+from bayesemble.particles import ParticleMethod
+from bayesemble.settings import require, setting
+from bayesemble.task import Task
+from bayesemble.types import Batch, Clock, Info
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCDropout(ParticleMethod):
+    """The network's own dropout layers, on in prediction."""
+
+    num_members: int = setting(1, "number of independently started networks; draws average over all")
+    draws: int = setting(20, "passes for a prediction, unless told otherwise")
+
+    keeps_dropout = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.draws >= 1, f"draws is a number from 1, got {self.draws}")
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members."""
+        if not dropout_layers(task.module):
+            raise SettingError(
+                f"MCDropout needs a network with nn.Dropout layers, {type(task.module).__name__} has none; add some, "
+                "or use be.Dropout(rate=...), which needs none"
+            )
+        return particles.init(self, task, seed)
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move each member uphill on its own log joint."""
+        scores, info = particles.scores(self, state, batch, task, executor, clock)
+        return particles.ascend(self, state, scores, task, clock), info
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """Each member in turn, as often as there are draws; which units are dropped is drawn in the pass itself."""
+        return particles.in_turn(state.members, self.draws if num is None else num)

@@ -1,0 +1,297 @@
+"""Implicit ensembles: one network, of which some weights are drawn from a few learned components at every pass.
+
+    W = sum_k 1[Z = k] * (M_k + sigma * noise),     Z = k with probability p_k
+
+The family holds Ensemble Model Patching (one Z per layer: K^layers networks), its element-wise form (one per number),
+dropout (one per unit, with a component that is zero), DropConnect (one per number, with such a component) and the
+explicit ensemble (one for the whole network). Leaves that are not selected are shared by all draws. The components M_k
+climb the evidence lower bound, one draw (or a few) of Z for each batch:
+
+    ELBO = N * E_Z[ mean log p(y | f(x; W)) ] - KL,     -KL = sum_k p_k log p(M_k) + entropy of Z + log p(shared leaves)
+
+so that a component is pulled by the prior with weight p_k and a shared leaf with weight 1 (`kl="exact"`); the paper's
+code-side form has weight 1 for all (`kl="single"`). Batch-norm statistics are shared by all draws.
+
+Reference: Chang, Chen, Nobre & Liu (2019), "Ensemble Model Patching: a parameter-efficient variational Bayesian neural
+network".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bayesemble import banks, mixing, particles, patching, seeds
+from bayesemble.errors import SettingError
+from bayesemble.execute.executor import Executor
+from bayesemble.members import Members, State
+from bayesemble.particles import ParticleMethod
+from bayesemble.patching import COMPONENTS, KINDS, MIXING, Patches, components_of
+from bayesemble.select import Wish, layers, select
+from bayesemble.settings import require, setting
+from bayesemble.task import OF_LIKELIHOOD, Task
+from bayesemble.types import Batch, Clock, Info, Leaves
+
+
+class Implicit(NamedTuple):
+    """What an implicit ensemble amounts to."""
+
+    extra: int
+    """Parameters that it has beside those of the network."""
+    powers: tuple[tuple[int, int], ...]
+    """Bases and exponents whose product is the number of networks it stands for."""
+    drawn: int
+    """Numbers that a draw replaces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patched(ParticleMethod):
+    """The whole family: components on chosen leaves, assigned per layer, element, unit or network."""
+
+    num_members: int = setting(1, "number of independently started patched networks; draws average over all")
+    components: int = setting(5, "number of learned components of each chosen leaf")
+    assignment: str | dict[str, str] = setting(
+        "layer", "what shares a draw: layer, element, unit or network; or one of these for each of several selections"
+    )
+    rate: float = setting(0.0, "probability of the component that is zero")
+    select: Wish = setting("norm+output", "leaves that are drawn: norm, output, input, sums of these, names, ...")
+    sigma: float = setting(0.0, "standard deviation of the noise around each component")
+    mixing: str = setting("uniform", "probabilities of the components: uniform, or learned (needs two training draws)")
+    kl: str = setting("exact", "how the prior weighs components: exact, or single (all as strong as shared leaves)")
+    training_draws: int = setting(1, "draws for each batch in training")
+    draws: int = setting(20, "networks drawn for a prediction, unless told otherwise")
+    jitter: float = setting(0.1, "noise on components that would start equal, as a share of the size of their leaf")
+    start: nn.Module | None = setting(None, "a trained network to start from, instead of a fresh one")
+    train: str = setting("all", "what is trained: all, or components alone")
+
+    drawn_slots = (banks.COMPONENTS, banks.MIXING, banks.BUFFERS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.assignment.values() if isinstance(self.assignment, dict) else [self.assignment]:
+            require(kind in KINDS, f"assignment is one of {', '.join(KINDS)}, not {kind!r}")
+        for name in ("components", "training_draws", "draws"):
+            require(getattr(self, name) >= 1, f"{name} is a number from 1, got {getattr(self, name)}")
+        for name in ("sigma", "jitter"):
+            require(getattr(self, name) >= 0, f"{name} is a number of at least 0, got {getattr(self, name)}")
+        require(self.mixing in ("uniform", "learned"), f"mixing is uniform or learned, not {self.mixing!r}")
+        require(self.kl in ("exact", "single"), f"kl is exact or single, not {self.kl!r}")
+        require(self.train in ("all", "components"), f"train is all or components, not {self.train!r}")
+        require(0 <= self.rate < 1, f"rate is a probability below 1, got {self.rate}")
+        alone = self.mixing == "learned" and self.training_draws < 2
+        require(not alone, "mixing='learned' compares draws with one another: set training_draws=2 or more")
+        require(not self.anchored, "anchored=True is for members without components; leave it off")
+
+    def patches(self, task: Task) -> Patches:
+        """Which leaves of a network are drawn, and how."""
+        if task.mixed:
+            raise SettingError("components are for networks of one architecture, the task has several")
+        names = select(task.module, self.select, task.ends)
+        if isinstance(self.assignment, str):
+            kinds = dict.fromkeys(names, self.assignment)
+        else:
+            chosen = {wish: select(task.module, wish, task.ends) for wish in self.assignment}
+            kinds = {name: self.assignment[wish] for wish in reversed(chosen) for name in chosen[wish]}
+        missing = [name for name in names if name not in kinds]
+        require(not missing, f"assignment says nothing of {', '.join(missing[:5])}, which select={self.select!r} means")
+        return patching.make_patches(task.module, layers(task.module, names), kinds)
+
+    def implicit(self, task: Task) -> Implicit:
+        """What a member has beside a plain network, and how many networks it stands for."""
+        patches, shapes = self.patches(task), task.shapes
+        numbers = sum(math.prod(shapes[name]) for name in patches)
+        logits = len({patch.key for patch in patches.values()}) * self.components if self.mixing == "learned" else 0
+        own = sum(patch.count(shapes[name]) for name, patch in patches.items() if patch.is_own)
+        together = len({patch.key for patch in patches.values() if not patch.is_own})
+        choices = self.components + (self.rate > 0)
+        powers = ((choices, own + together),) if choices > 1 else ()
+        return Implicit((self.components - 1) * numbers + logits, powers, numbers)
+
+    def kl_divergence(self, state: State, task: Task) -> Tensor:
+        """KL from the prior to what is drawn, `(member,)`: see `mixing.kl_divergence`."""
+        patches = banks.patches_of(state)
+        return mixing.kl_divergence(banks.leaves_of(state), patches, self._probabilities(state), task, self.sigma)
+
+    def from_prior(self, task: Task, seed: int) -> State:
+        """A state whose leaves and components are drawn from the prior, instead of being trained."""
+        state = self.init(task, seed)
+        if task.prior is None:
+            raise SettingError("functions are drawn from the prior, and the task has none; give it one")
+        for name, shape in task.shapes.items():
+            for k, part in enumerate(components_of(banks.leaves_of(state), name)):
+                for member, leaf in enumerate(part):
+                    own = seeds.generator(seed, "member", member, "prior", name, k)
+                    leaf.copy_(task.prior.sample({name: shape}, own, task.dtype)[name])
+        return state
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start from the network's own initialisation, or from a trained network, and spread the components."""
+        members, patches = particles.init(self, task, seed).members, self.patches(task)
+        if self.start is not None:
+            banks.copy_trained(self.start, members)
+        slots: dict[str, Leaves] = {banks.PATCHES: {name: patch.encode() for name, patch in patches.items()}}
+        if self.components > 1:
+            slots[banks.COMPONENTS] = self._start_components(members, patches, task, seed)
+        if self.mixing == "learned":
+            slots[banks.MIXING] = mixing.start(patches, self.num_members, self.components, task.dtype)
+        if (
+            self.assignment == "network" and self.components > 1
+        ):  # networks with nothing in common have statistics of their own
+            own = {name: leaf for name, leaf in members.buffers.items() if name not in members.shared}
+            slots[banks.BUFFERS] = {name: torch.stack([leaf] * self.components, 1) for name, leaf in own.items()}
+        return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots))))
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Draw networks; their gradients, and the prior, move the components that they were made of."""
+        learned, patches = self._learned(state), banks.patches_of(state)
+        slopes = {name: torch.zeros_like(leaf) for name, leaf in learned.items()}
+        draws, values, places = [], [], list(range(self.num_members))
+        for number in range(self.training_draws):
+            own = replace(clock, seed=seeds.child(clock.seed, "draw", number))
+            generators = [seeds.generator(seed, "assignment") for seed in own.member_seeds(self.num_members)]
+            assigned, noise = self._assign(state, places, generators)
+            networks = patching.composed(state.members, learned, assigned, noise)
+            networks = banks.with_fixed(networks, learned, banks.own_buffers(state, assigned, places))
+            value, found = particles.slopes(self, networks, batch, task, executor, own)
+            banks.keep_buffers(state, assigned, networks)
+            for name, slope in found.items():
+                slope.div_(self.training_draws)
+                if name in patches:
+                    patching.share_out(slope, assigned[name], components_of(slopes, name))
+                else:
+                    slopes[name].add_(slope)
+            draws.append(assigned)
+            values.append(value)
+        if self.mixing == "learned":
+            slopes |= mixing.data_slopes(state.slots[banks.MIXING], patches, draws, values)
+        scores = task.data_score(slopes)
+        self._add_prior(scores, learned, patches, task)
+        particles.ascend(self, replace(state, members=replace(state.members, params=learned)), scores, task, clock)
+        return state, {"loss": -torch.stack(values).mean(0)}
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """Networks of the family, from each member in turn; of a single member, all that is not drawn is shared.
+
+        Draws follow one another in the generator: two calls give what one call for all would.
+        """
+        members, leaves, count = state.members, banks.leaves_of(state), self.draws if num is None else num
+        places = [index % members.num_members for index in range(count)]
+        assigned, noise = self._assign(state, places, [generator] * count)
+        buffers = banks.own_buffers(state, assigned, places)
+        base = particles.in_turn(members, count, {*assigned, *buffers})
+        if members.num_members > 1:
+            names = {name for one in assigned for name in (one, COMPONENTS + one)} & leaves.keys()
+            leaves = {name: leaves[name][places] for name in names}
+        drawn = patching.composed(base, leaves, assigned, noise)
+        return replace(drawn, buffers=drawn.buffers | buffers)
+
+    def _assign(self, state: State, places: list[int], generators: list[torch.Generator]) -> tuple[Leaves, Leaves]:
+        """Assignments and noise of networks `(draw, ...)`, each of the member at its place, with its own generator."""
+        params, patches, likely = state.members.params, banks.patches_of(state), self._probabilities(state)
+        shapes = {name: tuple(params[name].shape[1:]) for name in patches}
+        assigned: dict[str, list[Tensor]] = {name: [] for name in patches}
+        noise: dict[str, list[Tensor]] = {name: [] for name in patches if self.sigma}
+        for place, generator in zip(places, generators, strict=True):
+            own = {key: shares[place] for key, shares in likely.items()}
+            for name, numbers in patching.assign(patches, shapes, own, generator).items():
+                assigned[name].append(numbers)
+            for name, drawn in noise.items():
+                drawn.append(self.sigma * torch.randn(shapes[name], generator=generator))
+        return (
+            {name: torch.stack(numbers).to(params[name].device) for name, numbers in assigned.items()},
+            {name: torch.stack(drawn).to(params[name]) for name, drawn in noise.items()},
+        )
+
+    def _probabilities(self, state: State) -> Leaves:
+        logits, count = state.slots.get(banks.MIXING), state.members.num_members
+        return mixing.probabilities(banks.patches_of(state), logits, count, self.components, self.rate)
+
+    def _learned(self, state: State) -> Leaves:
+        """All that the optimiser moves: leaves, components and logits of their probabilities."""
+
+        def is_fixed(name: str) -> bool:
+            shared = name in state.members.params and name not in state.slots[banks.PATCHES]
+            return self.train == "components" and shared and not name.startswith(OF_LIKELIHOOD)
+
+        return {name: leaf for name, leaf in banks.leaves_of(state).items() if not is_fixed(name)}
+
+    def _start_components(self, members: Members, patches: Patches, task: Task, seed: int) -> Leaves:
+        """Components but the first, which is the member itself: fresh networks, or copies of the trained one."""
+        networks = [members]
+        for number in range(1, self.components):
+            fresh = self.start is None
+            networks.append(
+                task.new_members(len(members.weights), seeds.child(seed, "component", number)) if fresh else members
+            )
+        others = {}
+        for name in patches:
+            parts = [network.params[name] for network in networks]
+            generators = [seeds.generator(seed, "member", i, "jitter", name) for i in range(members.num_members)]
+            first, *rest = patching.spread(parts, self.jitter, generators)
+            others[COMPONENTS + name] = torch.stack(rest, 1)
+            members.params[name].copy_(first)
+        return others
+
+    def _add_prior(self, scores: Leaves, learned: Leaves, patches: Patches, task: Task) -> None:
+        """Add the pull of the prior: shared leaves feel all of it, components as much as they are likely, or all."""
+        logits = {name: leaf for name, leaf in learned.items() if name.startswith(MIXING)}
+        if logits:
+            mixing.add_prior_scores(scores, logits, learned, patches, task, self.rate)
+        if task.prior is None:
+            return
+        shared = {name: learned[name] for name in task.shapes if name in learned and name not in patches}
+        task.add_prior_score(scores, shared)
+        for name, patch in patches.items():
+            parts = components_of(learned, name)
+            for k, (score, part) in enumerate(zip(components_of(scores, name), parts, strict=True)):
+                share = logits[patch.key].softmax(1)[:, k] if logits else part.new_full((len(part),), 1 / len(parts))
+                weight = (1 - self.rate) * share if self.kl == "exact" else torch.ones_like(share)
+                pull = task.prior.score({name: part}, task.scales)[name] / task.temperature
+                score.addcmul_(pull, weight.reshape(-1, *[1] * (part.dim() - 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EMP(Patched):
+    """Ensemble Model Patching: weight and bias of a chosen layer come from one of K components together."""
+
+    assignment: str | dict[str, str] = setting("layer", "what shares a draw: a layer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ECMP(Patched):
+    """Element-wise Ensemble Model Patching: every number of a chosen layer comes from one of K components."""
+
+    assignment: str | dict[str, str] = setting("element", "what shares a draw: nothing, every number has its own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(Patched):
+    """Dropout as a distribution over weights: units that enter a layer are left out, the same ones for all rows."""
+
+    components: int = setting(1, "number of learned components of each chosen leaf")
+    assignment: str | dict[str, str] = setting("unit", "what shares a draw: the weights of a unit")
+    rate: float = setting(0.1, "probability that a unit is left out")
+    select: Wish = setting("not norm", "layers whose units are left out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropConnect(Patched):
+    """DropConnect: every number of a chosen layer is left out by itself."""
+
+    components: int = setting(1, "number of learned components of each chosen leaf")
+    assignment: str | dict[str, str] = setting("element", "what shares a draw: nothing, every number has its own")
+    rate: float = setting(0.1, "probability that a number is left out")
+    select: Wish = setting("not norm", "layers whose numbers are left out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explicit(Patched):
+    """The explicit ensemble as a member of the family: K networks, one of them drawn for each batch."""
+
+    assignment: str | dict[str, str] = setting("network", "what shares a draw: the whole network")
+    select: Wish = setting("all", "leaves that are drawn: all")
+    jitter: float = setting(0.0, "noise on components that would start equal, as a share of the size of their leaf")

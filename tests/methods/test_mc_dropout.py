@@ -1,0 +1,61 @@
+import pytest
+import torch
+from torch import nn
+
+import bayesemble as be
+from bayesemble.errors import SettingError
+from helpers import all_leaves, largest_difference, quick_fit, small_mlp, table, with_dropout
+
+
+def network() -> nn.Module:
+    return with_dropout(small_mlp)
+
+
+def fitted(method=None, **options) -> be.Ensemble:
+    return quick_fit(be.Task(network, be.Categorical()), table(), method or be.MCDropout(), **options)
+
+
+def test_it_trains_as_a_network_with_dropout_does():
+    plain = quick_fit(be.Task(network, be.Categorical()), table(), be.DeepEnsemble(num_members=1))
+    assert largest_difference(all_leaves(fitted()), all_leaves(plain)) == 0
+
+
+def test_passes_differ_and_average_to_the_prediction():
+    found = fitted().predict(table()[0], num_draws=30)
+    assert found.member_probs.shape[0] == 30
+    assert found.mutual_information.mean() > 0
+    torch.testing.assert_close(found.member_probs.mean(0), found.probs)
+
+
+def test_a_pass_drops_hidden_units_of_each_row_at_the_rate_of_the_layer():
+    """The logits of one hidden unit at a time, against all subsets of what can be dropped."""
+    ensemble, x = fitted(), table()[0][:3]
+    members = ensemble.state.members
+    hidden = torch.relu(x @ members.params["0.weight"][0].T + members.params["0.bias"][0])
+    head, bias = members.params["3.weight"][0], members.params["3.bias"][0]
+    masks = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 8)
+    allowed = (masks[:, None] * hidden / 0.7) @ head.T + bias  # (subset, row, class)
+    probs = ensemble.predict(x, num_draws=40).member_probs.float()
+    gaps = (probs[:, None] - allowed.softmax(-1)).abs().amax(-1).amin(1)
+    assert gaps.max() < 1e-5
+
+
+def test_the_executor_does_not_matter():
+    x = table()[0]
+    loop, vmap = (fitted(be.MCDropout(num_members=2), executor=kind).predict(x) for kind in ("loop", "vmap"))
+    torch.testing.assert_close(loop.member_probs, vmap.member_probs, rtol=0, atol=1e-5)
+
+
+def test_afterwards_dropout_is_off_again():
+    ensemble, x = fitted(), table()[0]
+    ensemble.predict(x)
+    params, buffers = ensemble.state.members.split()[0]
+    first, again = (ensemble.task.forward(params, buffers, x) for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_a_network_without_dropout_is_refused():
+    with pytest.raises(SettingError, match=r"use be\.Dropout"):
+        quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.MCDropout())
+    with pytest.raises(SettingError, match="draws is a number"):
+        be.MCDropout(draws=0)

@@ -1,0 +1,400 @@
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayesemble as be
+from bayesemble.errors import DataError, SettingError
+from bayesemble.patching import COMPONENTS
+from bayesemble.seeds import scoped
+from bayesemble.types import Batch, Clock
+from helpers import all_leaves, largest_difference, norm_convnet, norm_mlp, quick_fit, small_mlp, table
+
+FAMILY = [be.EMP, be.ECMP, be.Explicit, be.Dropout, be.DropConnect]
+
+
+def task(model=norm_mlp) -> be.Task:
+    return be.Task(model, be.Categorical())
+
+
+def trained_network(model=norm_mlp) -> nn.Module:
+    with scoped(3):
+        return model()
+
+
+# --- the family ---
+
+
+@pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit])
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_draw_of_equal_components_is_the_plain_network(kind, members):
+    network, x = trained_network().eval(), table()[0]
+    method, bound = kind(num_members=members, start=network, jitter=0.0), task().bind(48, x)
+    ensemble = be.Ensemble(bound, method, method.init(bound, 0), be.Loop())
+    drawn = ensemble.draw(6)
+    for name, leaf in network.named_parameters():
+        own = drawn.params[name]
+        assert torch.equal(own if name in drawn.shared else own[3], leaf)
+    with torch.no_grad():
+        expected = network(x).softmax(-1).double()
+    found = ensemble.predict(x, num_draws=6).member_probs[4].double()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [be.Dropout, be.DropConnect])
+def test_nothing_is_dropped_at_rate_zero(kind):
+    dropped = quick_fit(task(), table(), kind(rate=0.0))
+    plain = quick_fit(task(), table(), be.DeepEnsemble(num_members=1))
+    assert largest_difference(all_leaves(dropped), all_leaves(plain)) == 0
+    x = table()[0]
+    torch.testing.assert_close(dropped.predict(x).probs, plain.predict(x).probs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit])
+def test_one_component_is_map_exactly(kind):
+    alone = quick_fit(task(), table(), kind(components=1))
+    plain = quick_fit(task(), table(), be.DeepEnsemble(num_members=1))
+    assert largest_difference(all_leaves(alone), all_leaves(plain)) == 0
+
+
+def test_weight_and_bias_of_a_layer_come_from_one_component():
+    ensemble = quick_fit(task(), table(), be.EMP(components=3))
+    drawn, state = ensemble.draw(100), ensemble.state
+    seen = set()
+    for index in range(100):
+        which = {}
+        for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
+            parts = [state.members.params[name][0], *state.slots["components"][COMPONENTS + name][0]]
+            which[name] = next(k for k, part in enumerate(parts) if torch.equal(part, drawn.params[name][index]))
+        assert which["1.weight"] == which["1.bias"]
+        assert which["3.weight"] == which["3.bias"]
+        seen.add((which["1.weight"], which["3.weight"]))
+    assert len(seen) == 9, "100 draws of two layers with three components show all combinations"
+
+
+def test_every_number_comes_from_its_own_component():
+    ensemble = quick_fit(task(), table(), be.ECMP(components=2))
+    drawn, state = ensemble.draw(1).params["3.weight"][0], ensemble.state
+    first, second = state.members.params["3.weight"][0], state.slots["components"][COMPONENTS + "3.weight"][0, 0]
+    assert ((drawn == first) | (drawn == second)).all()
+    assert 0 < (drawn == first).float().mean() < 1
+
+
+def test_dropout_leaves_out_columns_and_dropconnect_elements():
+    x = table()[0]
+    columns = quick_fit(task(small_mlp), table(), be.Dropout(rate=0.5)).draw(30).params["2.weight"]
+    gone = (columns == 0).all(1)
+    assert torch.equal(columns == 0, gone.unsqueeze(1).expand_as(columns)), "a unit goes as a whole"
+    assert 0.3 < gone.float().mean() < 0.7
+    ensemble = quick_fit(task(small_mlp), table(), be.DropConnect(rate=0.5))
+    elements = ensemble.draw(30).params["2.weight"]
+    assert 0.3 < (elements == 0).float().mean() < 0.7
+    assert ((elements == 0).any(1) & (elements != 0).any(1)).any()
+    assert ensemble.predict(x).probs.isfinite().all()
+
+
+def test_noise_around_components_has_its_size():
+    ensemble = quick_fit(task(), table(), be.EMP(components=1, sigma=0.5, select="output"))
+    drawn = ensemble.draw(500).params["3.weight"] - ensemble.state.members.params["3.weight"]
+    assert abs(float(drawn.std()) - 0.5) < 0.02
+
+
+def test_shared_leaves_are_not_copied():
+    drawn = quick_fit(task(), table(), be.EMP()).draw(50)
+    assert drawn.shared >= {"0.weight", "0.bias", "1.running_mean"}
+    assert drawn.params["0.weight"].shape == (8, 4)
+    assert drawn.params["1.weight"].shape == (50, 8)
+
+
+def test_mixed_assignments_by_kind_of_layer():
+    method = be.Patched(components=3, assignment={"norm": "layer", "output": "element"})
+    ensemble = quick_fit(task(), table(), method)
+    patches = method.patches(ensemble.task)
+    assert patches["1.weight"].kind == patches["1.bias"].kind == "layer"
+    assert patches["3.weight"].kind == "element"
+    with pytest.raises(SettingError, match=r"says nothing of 1\.weight"):
+        quick_fit(task(), table(), replace(method, assignment={"output": "element"}))
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_convolutions_and_embeddings(kind):
+    with scoped(0):
+        x = torch.rand(24, 3, 8, 8)
+    y = torch.arange(24) % 4
+    for select in ("all", "output"):
+        ensemble = quick_fit(task(norm_convnet), (x, y), kind(select=select))
+        assert ensemble.predict(x, num_draws=3).probs.isfinite().all()
+
+    def words() -> nn.Module:
+        return nn.Sequential(nn.Embedding(10, 6), nn.Flatten(), nn.LayerNorm(18), nn.Linear(18, 3))
+
+    tokens = torch.arange(60).reshape(20, 3) % 10
+    ensemble = quick_fit(task(words), (tokens, torch.arange(20) % 3), kind(select="all"))
+    assert ensemble.predict(tokens, num_draws=3).probs.isfinite().all()
+
+
+# --- the objective ---
+
+
+class Tiny(nn.Module):
+    """Two layers that are patched, one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.middle = nn.Linear(2, 2)
+        self.last = nn.Linear(2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.middle(torch.tanh(self.first(x)))))
+
+
+def tiny_problem() -> tuple[be.Task, Batch]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(6, 1, generator=generator, dtype=torch.float64)
+    tiny = be.Task(lambda: Tiny().double(), be.Gaussian(0.7), be.NormalPrior(std=1.3)).bind(6, x)
+    return tiny, Batch(x, y)
+
+
+@pytest.mark.parametrize("mixing", ["uniform", "learned"])
+@pytest.mark.parametrize("kl", ["exact", "single"])
+def test_the_gradient_is_unbiased_against_all_combinations(mixing, kl):
+    """Mean of many steps of plain gradient ascent against autograd through the enumerated lower bound."""
+    tiny, batch = tiny_problem()
+    draws = 2 if mixing == "learned" else 1
+    method = be.EMP(
+        components=3, select="first.*,last.*", optimizer="sgd", momentum=0.0, learning_rate=1.0,
+        mixing=mixing, training_draws=draws, kl=kl, jitter=0.5,
+    )  # fmt: skip
+    start = method.init(tiny, 0)
+    leaves = {n: leaf.clone() for n, leaf in method._learned(start).items()}
+    shares = {key: leaf for key, leaf in leaves.items() if key.startswith("mixing.")}
+    for leaf in shares.values():
+        leaf.copy_(torch.tensor([[0.5, -0.3, 0.1]]))
+
+    def lower_bound(values: dict[str, Tensor]) -> Tensor:
+        def part(name: str, k: int) -> Tensor:
+            return values[name][0] if k == 0 else values[COMPONENTS + name][0, k - 1]
+
+        def probability(layer: int) -> Tensor:
+            key = f"mixing.layer-{layer}"
+            return values[key][0].softmax(0) if key in values else torch.full((3,), 1 / 3, dtype=torch.float64)
+
+        total = torch.zeros((), dtype=torch.float64)
+        for combination in itertools.product(range(3), range(3)):
+            own = {name: values[name][0] for name in tiny.shapes if name.startswith("middle")}
+            for layer, k in zip(("first", "last"), combination, strict=True):
+                own |= {f"{layer}.{leaf}": part(f"{layer}.{leaf}", k) for leaf in ("weight", "bias")}
+            weight = probability(0)[combination[0]] * probability(1)[combination[1]]
+            total = total + 6 * weight * tiny.mean_log_likelihood(own, {}, batch.inputs, batch.targets)
+        for name in tiny.shapes:
+            if name.startswith("middle"):
+                total = total - values[name].square().sum() / (2 * 1.3**2)
+                continue
+            likely = probability(0 if name.startswith("first") else 1)
+            for k in range(3):
+                square = part(name, k).square().sum() / (2 * 1.3**2)
+                fixed = likely[k].detach() if kl == "single" else likely[k]
+                total = total - (square if kl == "single" else fixed * square)
+        return total
+
+    def with_kl_of_shares(values: dict[str, Tensor]) -> Tensor:
+        """The learned probabilities always have the exact KL, constants of the prior included."""
+        total = lower_bound(values)
+        constant = torch.log(torch.tensor(1.3 * (2 * torch.pi) ** 0.5, dtype=torch.float64))
+        for layer, names in (("0", ("first.weight", "first.bias")), ("1", ("last.weight", "last.bias"))):
+            if f"mixing.layer-{layer}" not in values:
+                continue
+            likely = values[f"mixing.layer-{layer}"][0].softmax(0)
+            total = total - (likely * likely.log()).sum()
+            for k, name in itertools.product(range(3), names):
+                leaf = (leaves[name][0] if k == 0 else leaves[COMPONENTS + name][0, k - 1]).detach()
+                total = total - likely[k] * leaf.numel() * constant
+                if kl == "single":
+                    total = total - likely[k] * leaf.square().sum() / (2 * 1.3**2)
+        return total
+
+    wanted = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+    exact = dict(zip(wanted, torch.autograd.grad(with_kl_of_shares(wanted), list(wanted.values())), strict=True))
+    moves: dict[str, list[Tensor]] = {name: [] for name in leaves}
+    for seed in range(600):
+        state = start.clone()
+        for name, leaf in method._learned(state).items():
+            leaf.copy_(leaves[name])
+        state, _ = method.step(state, batch, tiny, be.Loop(), Clock(0, 1, seed))
+        for name, leaf in method._learned(state).items():
+            moves[name].append(6 * (leaf - leaves[name]))  # ascend divides by the number of rows
+    for name, found in moves.items():
+        stacked = torch.stack(found)
+        error = stacked.std(0) / len(found) ** 0.5
+        assert ((stacked.mean(0) - exact[name]).abs() <= 4.5 * error + 1e-9).all(), name
+
+
+def test_the_exact_pull_of_the_prior_is_as_strong_as_a_component_is_likely():
+    """A leaf that the data does not touch moves by the prior alone."""
+    tiny, batch = tiny_problem()
+    blind = Batch(torch.zeros_like(batch.inputs), batch.targets)  # no data gradient in first.weight
+    moved = {}
+    for kl in ("exact", "single"):
+        method = be.EMP(components=4, select="first.*", optimizer="sgd", momentum=0.0, learning_rate=1.0, kl=kl)
+        state = method.init(tiny, 0)
+        before = {name: leaf.clone() for name, leaf in method._learned(state).items()}
+        method.step(state, blind, tiny, be.Loop(), Clock(0, 1, 0))
+        name = COMPONENTS + "first.weight"
+        moved[kl] = (6 * (method._learned(state)[name] - before[name]) / -before[name]).flatten()
+    torch.testing.assert_close(moved["exact"], torch.full((12,), 0.25 / 1.3**2, dtype=torch.float64))
+    torch.testing.assert_close(moved["single"], torch.full((12,), 1 / 1.3**2, dtype=torch.float64))
+
+
+def test_learned_probabilities_favour_the_component_that_fits():
+    """One component of two fits the data, the other never can: it is drawn less and less."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(64, 1, generator=generator)
+    y = 2 * x[:, 0]
+    method = be.EMP(
+        components=2, select="all", mixing="learned", training_draws=2, train="components", learning_rate=0.05
+    )
+    with scoped(0):
+        ensemble = quick_fit(be.Task(nn.Linear(1, 1), be.Gaussian(0.3)), (x, y), method, epochs=40)
+    share = ensemble.state.slots["mixing"]["mixing.layer-0"].softmax(1)[0]
+    assert abs(float(share.sum()) - 1) < 1e-6
+    assert float((share - 0.5).abs().max()) > 0.01
+
+
+# --- training ---
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_members_train_as_if_alone(kind):
+    three = quick_fit(task(), table(), kind(num_members=3))
+    one = quick_fit(task(), table(), kind(num_members=1))
+    assert largest_difference(all_leaves(one), all_leaves(three), members=1) < 1e-6
+
+
+def test_fine_tuning_the_components_alone_leaves_the_network_as_it_was():
+    network = trained_network()
+    tuned = quick_fit(task(), table(), be.ECMP(start=network, train="components", learning_rate=0.01), epochs=4)
+    params = tuned.state.members.params
+    assert torch.equal(params["0.weight"][0], network[0].weight)
+    assert not torch.equal(params["3.weight"][0], network[3].weight)
+    moments = tuned.state.slots["first_moment"]
+    assert "0.weight" not in moments
+    assert COMPONENTS + "3.weight" in moments
+    everything = quick_fit(task(), table(), be.ECMP(start=network, learning_rate=0.01), epochs=4)
+    assert not torch.equal(everything.state.members.params["0.weight"][0], network[0].weight)
+
+
+def test_a_trained_network_must_be_like_that_of_the_task():
+    with pytest.raises(SettingError, match=r"'0.weight' needs shape \(8, 4\), got shape \(3, 2\)"):
+        quick_fit(task(), table(), be.EMP(start=_other_network()))
+
+
+def _other_network() -> nn.Module:
+    with scoped(0):
+        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+
+
+def test_explicit_components_keep_their_own_statistics():
+    ensemble = quick_fit(task(), table(), be.Explicit(components=3), epochs=8)
+    means = ensemble.state.slots["component_buffers"]["1.running_mean"][0]
+    assert len({tuple(row.tolist()) for row in means}) == 3
+    drawn = ensemble.draw(12)
+    for index in range(12):
+        weights = ensemble.state.slots["components"][COMPONENTS + "0.weight"][0]
+        parts = [ensemble.state.members.params["0.weight"][0], *weights]
+        which = next(k for k, part in enumerate(parts) if torch.equal(part, drawn.params["0.weight"][index]))
+        assert torch.equal(drawn.buffers["1.running_mean"][index], means[which])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [be.ECMP(), be.EMP(mixing="learned", training_draws=2), be.Explicit()],
+    ids=["ecmp", "learned", "explicit"],
+)
+def test_resuming_gives_the_same_bits(method, tmp_path):
+    whole = quick_fit(task(), table(), method, epochs=4)
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="power cut"):
+        quick_fit(task(), table(), method, epochs=4, checkpoint=folder, on_epoch=_power_cut)
+    resumed = quick_fit(task(), table(), method, epochs=4, checkpoint=folder, resume=True)
+    assert len(resumed.history) == 4
+    for slot, leaves in whole.state.groups().items():
+        for name, leaf in leaves.items():
+            assert torch.equal(leaf, resumed.state.groups()[slot][name]), name
+
+
+def _power_cut(state, row):
+    if row["epoch"] == 3:
+        raise RuntimeError("power cut")
+
+
+def test_some_members_can_be_kept():
+    ensemble = quick_fit(task(), table(), be.ECMP(num_members=3))
+    kept = ensemble.keep([2])
+    assert kept.num_members == 1
+    own = ensemble.state.slots["components"][COMPONENTS + "3.weight"][2]
+    assert torch.equal(kept.state.slots["components"][COMPONENTS + "3.weight"][0], own)
+    assert kept.predict(table()[0], num_draws=5).probs.isfinite().all()
+
+
+def test_draws_come_from_members_in_turn_and_by_their_weights():
+    ensemble = quick_fit(task(), table(), be.EMP(num_members=2)).reweight([0.8, 0.2])
+    drawn = ensemble.draw(6)
+    assert torch.equal(drawn.params["0.weight"][0], drawn.params["0.weight"][4])
+    assert not torch.equal(drawn.params["0.weight"][0], drawn.params["0.weight"][1])
+    torch.testing.assert_close(drawn.weights[:2], torch.tensor([0.8, 0.2], dtype=torch.float64) / 3)
+
+
+def test_data_of_each_member_is_trained_on_but_not_predicted_at_once():
+    x, y = table()
+    own = be.PerMember(torch.stack([x, x + 1]), torch.stack([y, y]))
+    ensemble = quick_fit(task(), own, be.ECMP(num_members=2), batch_size=16)
+    with pytest.raises(DataError, match="keep"):
+        ensemble.predict(be.PerMember(own.inputs))
+    assert ensemble.keep([1]).predict(x + 1).probs.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"assignment": "row"}, "assignment is one of layer"),
+        ({"components": 0}, "components is a number from 1"),
+        ({"rate": 1.0}, "probability below 1"),
+        ({"mixing": "learned"}, "training_draws=2"),
+        ({"kl": "half"}, "kl is exact or single"),
+        ({"train": "nothing"}, "train is all or components"),
+        ({"mixing": "some"}, "mixing is uniform or learned"),
+        ({"draws": 0}, "draws is a number from 1"),
+        ({"sigma": -1.0}, "sigma is a number of at least 0"),
+        ({"anchored": True}, "leave it off"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        be.Patched(**settings)
+
+
+def test_several_architectures_are_refused():
+    with pytest.raises(SettingError, match="one architecture"):
+        quick_fit(be.Task([small_mlp, norm_mlp], be.Categorical()), table(), be.EMP(num_members=2))
+
+
+def test_without_norm_layers_the_output_alone_is_patched():
+    assert set(be.EMP().patches(task(small_mlp))) == {"2.weight", "2.bias"}
+
+
+def test_the_output_is_found_by_running_the_network():
+    class HeadFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 2)
+            self.body = nn.Linear(4, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.relu(self.body(x)))
+
+    ensemble = quick_fit(task(HeadFirst), table(), be.EMP(select="output"))
+    assert set(ensemble.state.slots["patches"]) == {"head.weight", "head.bias"}
