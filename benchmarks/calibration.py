@@ -6,7 +6,7 @@
 DATA holds `cifar10/*.npz`. All methods have the same network (a residual network of 8 layers with batch norm), prior
 (that of weight decay 1e-4 on the mean loss: N(0, 1) for 10,000 images), epochs, Adam with cosine decay, and batches of
 128. Images are not augmented, so that the plain network becomes too sure of itself. EMP and ECMP have five components
-of the norm layers and of the output layer. Every prediction has 200 draws, of which smaller numbers take the first.
+of the norm layers and of the output layer. A prediction has 200 draws, of which smaller numbers take the first.
 ECE and MCE have 20 bins of equal width, of which those with at most 5 images are left out. One line per run goes to
 the output file as it is done; a run that is there already is not repeated. Means and standard errors over seeds are
 printed at the end.
@@ -33,7 +33,6 @@ from bayesemble.data.images import LabelledImages, read_npz
 from bayesemble.models import resnet
 from bayesemble.predictive import ClassPredictive
 
-DRAWS = (1, 20, 100, 200)
 SCORES = ("accuracy", "nll", "ece", "mce", "confidence", "mutual_information")
 BINNING = {"bins": 20, "min_count": 6}
 
@@ -76,16 +75,19 @@ def run(method: Any, arguments: argparse.Namespace, seed: int) -> dict[str, Any]
         progress=False,
     )
     trained = time.perf_counter()
-    is_drawn = not isinstance(method, be.DeepEnsemble)
-    probs = ensemble.predict(x_test, num_draws=DRAWS[-1] if is_drawn else None).member_probs
+    num_draws = None if isinstance(method, be.DeepEnsemble) else max(arguments.draws)
+    # Small batches: the activations of large ones are fresh memory for every draw, which takes longer than the sums.
+    probs = ensemble.predict(x_test, num_draws=num_draws, batch_size=128).member_probs
+    numbers = [num for num in arguments.draws if num <= len(probs)]
     return {
         "epochs": arguments.epochs,
         "rows": len(y),
         "test_rows": len(y_test),
-        "train_loss": ensemble.history[-1]["loss"],
+        "learning_rate": arguments.learning_rate,
+        "train_loss": ensemble.history[-1]["loss"][0],
         "seconds": trained - start,
         "seconds_to_predict": time.perf_counter() - trained,
-        "draws": {num: scores(be.Predictive.from_probs(probs[:num]), y_test) for num in DRAWS if num <= len(probs)},
+        "draws": {num: scores(be.Predictive.from_probs(probs[:num]), y_test) for num in numbers},
     }
 
 
@@ -115,6 +117,10 @@ def summarise(rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def counts(text: str) -> list[int]:
+    return sorted(int(part) for part in text.split(","))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True)
@@ -122,6 +128,8 @@ def main() -> None:
     parser.add_argument("--test-rows", type=int, help="test images; else all")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--draws", type=counts, default=[1, 20, 100, 200], help="numbers of draws, by commas, with 1")
     parser.add_argument("--weight-decay", type=float, default=1e-4, help="what the prior stands for; 0 is no prior")
     parser.add_argument("--out", type=Path, default=Path("calibration.jsonl"))
     arguments = parser.parse_args()
@@ -130,7 +138,7 @@ def main() -> None:
         for name, kind, settings in variants():
             if any(row["method"] == name and row["seed"] == seed for row in rows):
                 continue
-            method = kind(num_members=1, learning_rate=1e-3, schedule="cosine", **settings)
+            method = kind(num_members=1, learning_rate=arguments.learning_rate, schedule="cosine", **settings)
             line = json.dumps({"method": name, "seed": seed, **run(method, arguments, seed)})
             with arguments.out.open("a") as file:
                 file.write(line + "\n")

@@ -12,6 +12,7 @@ from bayesemble.patching import (
     make_patches,
     share_out,
     spread,
+    uniform_count,
 )
 from bayesemble.seeds import scoped
 
@@ -84,33 +85,44 @@ SHAPES = {
 }
 
 
-def drawn(generator: torch.Generator, probabilities: list[float]) -> dict:
-    shares = {patch.key: torch.tensor(probabilities) for patch in PATCHES.values()}
-    return assign(PATCHES, SHAPES, shares, generator)
+def drawn(generator: torch.Generator, probabilities: list[float], num: int = 1) -> dict:
+    shares = {patch.key: torch.tensor([probabilities] * num) for patch in PATCHES.values()}
+    return assign(PATCHES, SHAPES, shares, torch.rand(num, uniform_count(PATCHES, SHAPES), generator=generator))
 
 
 def test_what_belongs_together_is_drawn_together(generator):
-    for _ in range(20):
-        found = drawn(generator, [0.3, 0.5, 0.2])
-        assert found["a.weight"].unique().tolist() == found["a.bias"].unique().tolist()
-        assert found["d.weight"].unique().tolist() == found["e.weight"].unique().tolist()
-        assert found["c.weight"].shape == (1, 50)
-        assert found["b.weight"].shape == (30, 40)
+    assert uniform_count(PATCHES, SHAPES) == 1 + 1200 + 50 + 1
+    found = drawn(generator, [0.3, 0.5, 0.2], 20)
+    assert torch.equal(found["a.weight"].flatten(), found["a.bias"].flatten())
+    assert torch.equal(found["d.weight"].flatten(), found["e.weight"].flatten())
+    assert {name: tuple(numbers.shape) for name, numbers in found.items()} == {
+        "a.weight": (20, 1, 1),
+        "a.bias": (20, 1),
+        "b.weight": (20, 30, 40),
+        "c.weight": (20, 1, 50),
+        "d.weight": (20, 1),
+        "e.weight": (20, 1),
+    }
 
 
 def test_assignments_have_their_probabilities(generator):
-    """Frequencies within 4 standard errors, for what is drawn once per network and for every element."""
+    """Frequencies within 4 standard errors, for what is drawn once per network and for every unit."""
     shares, num = torch.tensor([0.3, 0.5, 0.2]), 2000
-    draws = [drawn(generator, shares.tolist()) for _ in range(num)]
+    draws = drawn(generator, shares.tolist(), num)
     for name, count in (("a.weight", num), ("d.weight", num), ("c.weight", num * 50)):
-        numbers = torch.stack([one[name] for one in draws])
-        found = torch.stack([(numbers == k).float().mean() for k in range(3)])
+        found = torch.stack([(draws[name] == k).float().mean() for k in range(3)])
         assert ((found - shares).abs() < 4 * (shares * (1 - shares) / count).sqrt()).all(), name
+
+
+def test_each_draw_has_probabilities_of_its_own(generator):
+    shares = {patch.key: torch.tensor([[1.0, 0.0], [0.0, 1.0]]) for patch in PATCHES.values()}
+    found = assign(PATCHES, SHAPES, shares, torch.rand(2, uniform_count(PATCHES, SHAPES), generator=generator))
+    assert all((numbers[0] == 0).all() and (numbers[1] == 1).all() for numbers in found.values())
 
 
 def test_elements_are_drawn_independently(generator):
     """The number of agreeing pairs of neighbours is that of independent draws."""
-    numbers = torch.stack([drawn(generator, [0.25] * 4)["b.weight"] for _ in range(50)])
+    numbers = drawn(generator, [0.25] * 4, 50)["b.weight"]
     pairs = (numbers[:, :, 1:] == numbers[:, :, :-1]).float()
     assert abs(pairs.mean() - 0.25) < 4 * (0.25 * 0.75 / pairs.numel()) ** 0.5
     between = (numbers[1:] == numbers[:-1]).float()
@@ -128,9 +140,9 @@ def test_composing_picks_and_sharing_out_is_its_transpose(generator):
         assert found[place] == (0 if k == 3 else parts[k][place] + noise[place])
     slope = torch.randn(found.shape, generator=generator, dtype=torch.float64)
     expected = torch.autograd.grad(found, parts, slope)
-    into = [torch.zeros_like(part) for part in parts]
-    share_out(slope, assigned, into)
-    for one, other in zip(into, expected, strict=True):
+    into = {"w": torch.zeros_like(noise), COMPONENTS + "w": torch.zeros(2, 2, 4, 3, dtype=torch.float64)}
+    share_out(slope, assigned, into, "w")
+    for one, other in zip(components_of(into, "w"), expected, strict=True):
         assert torch.equal(one, other)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bayesemble.errors import SettingError
 from bayesemble.members import Members
+from bayesemble.priors import Shapes
 from bayesemble.types import Leaves
 
 KINDS = ("layer", "element", "unit", "network")
@@ -103,31 +104,36 @@ def _axis_of_units(layer: nn.Module, name: str, leaf: Tensor) -> int | None:
     return 0 if transposed else 1
 
 
-def assign(
-    patches: Patches, shapes: dict[str, tuple[int, ...]], probabilities: Leaves, generator: torch.Generator
-) -> Leaves:
-    """Draw the assignments of one network, with the probabilities `(K,)` or `(K + 1,)` of each group.
+def uniform_count(patches: Patches, shapes: Shapes) -> int:
+    """How many uniform numbers the assignments of one network take."""
+    own = sum(patch.count(shapes[name]) for name, patch in patches.items() if patch.is_own)
+    return own + len({patch.key for patch in patches.values() if not patch.is_own})
 
-    Leaves with one assignment together take it from the first of them.
+
+def assign(patches: Patches, shapes: Shapes, probabilities: Leaves, uniform: Tensor) -> Leaves:
+    """Assignments `(draw, ...)` of networks, from uniform numbers `(draw, uniform_count)`.
+
+    `probabilities` of each group, `(draw, K)` or, with the zero component, `(draw, K + 1)`. Leaves with one assignment
+    together take it from the first of them.
     """
     drawn: Leaves = {}
     together: Leaves = {}
+    used = 0
     for name, patch in patches.items():
         shape = patch.shape(shapes[name])
-        if patch.is_own:
-            drawn[name] = _categorical(probabilities[patch.key], shape, generator)
-        else:
-            if patch.key not in together:
-                together[patch.key] = _categorical(probabilities[patch.key], (), generator)
-            drawn[name] = together[patch.key].expand(shape)
+        if patch.is_own or patch.key not in together:
+            count = patch.count(shapes[name])
+            numbers = _categorical(probabilities[patch.key], uniform[:, used : used + count])
+            together[patch.key], used = numbers, used + count
+        drawn[name] = together[patch.key].reshape(-1, *shape)
     return drawn
 
 
-def _categorical(probabilities: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _categorical(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """Whole numbers, k with probability p_k: how many of the cumulated probabilities a uniform number reaches."""
-    uniform, drawn = torch.rand(shape, generator=generator), torch.zeros(shape, dtype=torch.uint8)
-    for end in probabilities.cumsum(0)[:-1].tolist():
-        drawn += uniform >= end
+    drawn = torch.zeros(uniform.shape, dtype=torch.uint8, device=uniform.device)
+    for end in probabilities.cumsum(1)[:, :-1].to(uniform).unbind(1):
+        drawn += uniform >= end.unsqueeze(1)
     return drawn
 
 
@@ -147,10 +153,13 @@ def compose(parts: list[Tensor], assigned: Tensor, noise: Tensor | None = None) 
     return torch.where(assigned == len(parts), _zero(result), result)
 
 
-def share_out(slope: Tensor, assigned: Tensor, into: list[Tensor]) -> None:
+def share_out(slope: Tensor, assigned: Tensor, into: Leaves, name: str) -> None:
     """Add the gradient of a composed leaf to those of its components: each has the part that it made."""
-    for k, gradient in enumerate(into):
-        gradient.add_(torch.where(assigned == k, slope, _zero(slope)))
+    into[name].addcmul_(slope, (assigned == 0).to(slope.dtype))
+    others = into.get(COMPONENTS + name)
+    if others is not None:
+        places = torch.arange(1, others.shape[1] + 1, device=slope.device).reshape(-1, *[1] * (slope.dim() - 1))
+        others.addcmul_(slope.unsqueeze(1), (assigned.unsqueeze(1) == places).to(slope.dtype))
 
 
 def composed(base: Members, leaves: Leaves, assigned: Leaves, noise: Leaves) -> Members:

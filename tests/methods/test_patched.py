@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble import seeds
 from bayesemble.errors import DataError, SettingError
 from bayesemble.patching import COMPONENTS
 from bayesemble.seeds import scoped
@@ -99,6 +100,16 @@ def test_noise_around_components_has_its_size():
     ensemble = quick_fit(task(), table(), be.EMP(components=1, sigma=0.5, select="output"))
     drawn = ensemble.draw(500).params["3.weight"] - ensemble.state.members.params["3.weight"]
     assert abs(float(drawn.std()) - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("method", [be.ECMP(sigma=0.1), be.EMP(sigma=0.1, num_members=2)], ids=["one", "two"])
+def test_draws_follow_one_another(method):
+    """Two calls with one generator give what one call for all would."""
+    ensemble = quick_fit(task(), table(), method)
+    whole = ensemble.draw(6).params["3.weight"]
+    generator = seeds.generator(0, "draw")
+    parts = [method.draw(ensemble.state, num, generator).params["3.weight"] for num in (2, 4)]
+    assert torch.equal(torch.cat(parts), whole)
 
 
 def test_shared_leaves_are_not_copied():

@@ -105,10 +105,8 @@ class Patched(ParticleMethod):
         patches, shapes = self.patches(task), task.shapes
         numbers = sum(math.prod(shapes[name]) for name in patches)
         logits = len({patch.key for patch in patches.values()}) * self.components if self.mixing == "learned" else 0
-        own = sum(patch.count(shapes[name]) for name, patch in patches.items() if patch.is_own)
-        together = len({patch.key for patch in patches.values() if not patch.is_own})
         choices = self.components + (self.rate > 0)
-        powers = ((choices, own + together),) if choices > 1 else ()
+        powers = ((choices, patching.uniform_count(patches, shapes)),) if choices > 1 else ()
         return Implicit((self.components - 1) * numbers + logits, powers, numbers)
 
     def kl_divergence(self, state: State, task: Task) -> Tensor:
@@ -161,7 +159,7 @@ class Patched(ParticleMethod):
             for name, slope in found.items():
                 slope.div_(self.training_draws)
                 if name in patches:
-                    patching.share_out(slope, assigned[name], components_of(slopes, name))
+                    patching.share_out(slope, assigned[name], slopes, name)
                 else:
                     slopes[name].add_(slope)
             draws.append(assigned)
@@ -191,20 +189,19 @@ class Patched(ParticleMethod):
 
     def _assign(self, state: State, places: list[int], generators: list[torch.Generator]) -> tuple[Leaves, Leaves]:
         """Assignments and noise of networks `(draw, ...)`, each of the member at its place, with its own generator."""
-        params, patches, likely = state.members.params, banks.patches_of(state), self._probabilities(state)
+        params, patches = state.members.params, banks.patches_of(state)
         shapes = {name: tuple(params[name].shape[1:]) for name in patches}
-        assigned: dict[str, list[Tensor]] = {name: [] for name in patches}
-        noise: dict[str, list[Tensor]] = {name: [] for name in patches if self.sigma}
-        for place, generator in zip(places, generators, strict=True):
-            own = {key: shares[place] for key, shares in likely.items()}
-            for name, numbers in patching.assign(patches, shapes, own, generator).items():
-                assigned[name].append(numbers)
-            for name, drawn in noise.items():
-                drawn.append(self.sigma * torch.randn(shapes[name], generator=generator))
-        return (
-            {name: torch.stack(numbers).to(params[name].device) for name, numbers in assigned.items()},
-            {name: torch.stack(drawn).to(params[name]) for name, drawn in noise.items()},
-        )
+        sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+        count, numbers = patching.uniform_count(patches, shapes), sum(sizes.values()) if self.sigma else 0
+        device = state.members.weights.device
+        drawn = [(torch.rand(count, generator=own), torch.randn(numbers, generator=own)) for own in generators]
+        uniform, normal = (torch.stack(parts).to(device) for parts in zip(*drawn, strict=True))
+        likely = {key: shares[places] for key, shares in self._probabilities(state).items()}
+        assigned = patching.assign(patches, shapes, likely, uniform)
+        if not self.sigma:
+            return assigned, {}
+        noise = dict(zip(sizes, (self.sigma * normal).split(list(sizes.values()), dim=1), strict=True))
+        return assigned, {name: part.reshape(-1, *shapes[name]).to(params[name]) for name, part in noise.items()}
 
     def _probabilities(self, state: State) -> Leaves:
         logits, count = state.slots.get(banks.MIXING), state.members.num_members
@@ -246,12 +243,13 @@ class Patched(ParticleMethod):
         shared = {name: learned[name] for name in task.shapes if name in learned and name not in patches}
         task.add_prior_score(scores, shared)
         for name, patch in patches.items():
-            parts = components_of(learned, name)
-            for k, (score, part) in enumerate(zip(components_of(scores, name), parts, strict=True)):
-                share = logits[patch.key].softmax(1)[:, k] if logits else part.new_full((len(part),), 1 / len(parts))
-                weight = (1 - self.rate) * share if self.kl == "exact" else torch.ones_like(share)
-                pull = task.prior.score({name: part}, task.scales)[name] / task.temperature
-                score.addcmul_(pull, weight.reshape(-1, *[1] * (part.dim() - 1)))
+            equal = learned[name].new_full((1, self.components), 1 / self.components)
+            share = logits[patch.key].softmax(1) if logits else equal
+            weight = ((1 - self.rate) * share if self.kl == "exact" else torch.ones_like(share)) / task.temperature
+            for leaf, part in ((name, weight[:, 0]), (COMPONENTS + name, weight[:, 1:])):
+                if leaf in scores:
+                    pull = task.prior.score({name: learned[leaf]}, task.scales)[name]
+                    scores[leaf].addcmul_(pull, part.reshape(*part.shape, *[1] * (pull.dim() - part.dim())))
 
 
 @dataclass(frozen=True, kw_only=True)
