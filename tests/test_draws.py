@@ -50,10 +50,9 @@ def test_the_seed_decides():
 
 
 def test_large_networks_come_in_few_at_a_time():
-    assert draws_at_once(1, 1) == 64
-    assert draws_at_once(1, 5) == 60
-    assert draws_at_once(100 << 20, 1) == 2
-    assert draws_at_once(1 << 40, 3) == 3
+    assert draws_at_once(1) == 64
+    assert draws_at_once(100 << 20) == 2
+    assert draws_at_once(1 << 40) == 1
 
 
 def test_dropout_differs_between_draws_and_between_batches_of_rows():

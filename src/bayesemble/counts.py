@@ -8,7 +8,7 @@ from typing import Any
 
 from bayesemble.draws import draws_at_once
 from bayesemble.methods import Method, Patched
-from bayesemble.methods.method import num_draws
+from bayesemble.methods.method import Maker
 from bayesemble.methods.patched import Implicit
 from bayesemble.particles import ParticleMethod
 from bayesemble.task import Task
@@ -66,7 +66,7 @@ def count_parameters(task: Task, method: Method, inputs: Any = None) -> Paramete
     learned, size = members * (trained + implicit.extra), task.dtype.itemsize
     moments = method.make_optimizer().num_moments if isinstance(method, ParticleMethod) else 0
     each = size * (implicit.drawn if members == 1 else trained)
-    drawn = each * min(num_draws(method) or 0, draws_at_once(each, members))
+    drawn = each * min(method.draws, draws_at_once(each)) if isinstance(method, Maker) else 0
     total = everything - trained + learned
     return ParameterCount(
         network=everything,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,22 @@ from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
 from bayesemble.members import State
 from bayesemble.methods import Method
-from bayesemble.methods.method import full_batch
+from bayesemble.methods.method import Finisher, full_batch
 from bayesemble.progress import Progress
 from bayesemble.settings import require
 from bayesemble.storage import Store
 from bayesemble.task import Task
-from bayesemble.types import Clock, Info
+from bayesemble.types import Batch, Clock, Info
 
-_PROGRESS = {"epoch", "epochs", "batch_size", "best_loss", "best_epoch", "stopped"}  # what a run can be resumed from
+_PROGRESS = {
+    "epoch",
+    "epochs",
+    "batch_size",
+    "best_loss",
+    "best_epoch",
+    "stopped",
+    "finished",
+}  # what a run can be resumed from
 
 OnEpoch = Callable[[State, Row], bool | None]
 
@@ -119,6 +127,10 @@ def fit(
             done = run.stopped or run.epoch == epochs
             if checkpoint is not None and (done or run.epoch % checkpoint_every == 0):
                 run.save(checkpoint, plan)
+        if isinstance(method, Finisher) and not run.finished:
+            run = _finish(run, method, source, plan)
+            if checkpoint is not None:
+                run.save(checkpoint, plan)
     return replace(run.ensemble, state=_settled(run.best or run.ensemble.state, store))
 
 
@@ -149,6 +161,8 @@ class _Run:
     best_loss: float = math.inf
     best_epoch: int = 0
     stopped: bool = False
+    finished: bool = False
+    """Whether the method has done what it does after training."""
 
     def save(self, folder: str | Path, plan: _Plan) -> None:
         progress = {
@@ -158,6 +172,7 @@ class _Run:
             "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
             "best_epoch": self.best_epoch,
             "stopped": self.stopped,
+            "finished": self.finished,
         }
         run = self.ensemble.describe() | {"progress": progress}
         checkpoints.write(folder, Checkpoint(run, self.ensemble.state, self.ensemble.history, self.best))
@@ -275,7 +290,8 @@ def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish:
     best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), plan.store)
     loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
     ensemble = replace(saved, task=task, method=method, state=state)
-    return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], progress["stopped"])
+    stopped, finished = progress["stopped"], progress["finished"] and progress["epoch"] == plan.epochs
+    return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], stopped, finished or stopped)
 
 
 def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
@@ -292,6 +308,17 @@ def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Pl
     row["seconds"] = time.perf_counter() - start
     ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
     return replace(run, ensemble=ensemble, epoch=run.epoch + 1)
+
+
+def _finish(run: _Run, method: Finisher, source: Source, plan: _Plan) -> _Run:
+    """Let the method complete the state that training ends with."""
+    ensemble, state = run.ensemble, run.best or run.ensemble.state
+
+    def data() -> Iterator[Batch]:
+        return source.in_order(plan.batch_size)
+
+    state = method.finish(state, ensemble.task, data, ensemble.executor, plan.seed)
+    return replace(run, ensemble=replace(ensemble, state=state), best=None, finished=True)
 
 
 def _epoch_means(infos: list[Info], epoch: int) -> Row:

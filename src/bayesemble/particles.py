@@ -123,9 +123,9 @@ def draw(state: State, num: int | None, generator: torch.Generator) -> Members:
     )
 
 
-def in_turn(members: Members, num: int, own: Collection[str] = ()) -> Members:
-    """So many networks, from each member in turn; a single one is shared by all of them, but for the leaves `own`."""
-    places = torch.arange(num) % members.num_members
+def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Members:
+    """Networks by number, from each member in turn; a single one is shared by all of them, but for the leaves `own`."""
+    num, places = len(numbers), torch.tensor(numbers) % members.num_members
     if members.num_members > 1:
         return members.take(places).reweight(members.weights[places])
     stacked = {*own, *(name for name in members.params if name.startswith(OF_LIKELIHOOD))}

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble import seeds
 from bayesemble.errors import DataError, SettingError
 from bayesemble.patching import COMPONENTS
 from bayesemble.seeds import scoped
@@ -103,12 +102,11 @@ def test_noise_around_components_has_its_size():
 
 
 @pytest.mark.parametrize("method", [be.ECMP(sigma=0.1), be.EMP(sigma=0.1, num_members=2)], ids=["one", "two"])
-def test_draws_follow_one_another(method):
-    """Two calls with one generator give what one call for all would."""
-    ensemble = quick_fit(task(), table(), method)
-    whole = ensemble.draw(6).params["3.weight"]
-    generator = seeds.generator(0, "draw")
-    parts = [method.draw(ensemble.state, num, generator).params["3.weight"] for num in (2, 4)]
+def test_a_network_depends_on_its_number_alone(method):
+    """Whatever others are made beside it."""
+    state = quick_fit(task(), table(), method).state
+    whole = method.make(state, range(6), seed=3).params["3.weight"]
+    parts = [method.make(state, numbers, seed=3).params["3.weight"] for numbers in (range(1), range(1, 6))]
     assert torch.equal(torch.cat(parts), whole)
 
 

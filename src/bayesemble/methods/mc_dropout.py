@@ -51,5 +51,9 @@ class MCDropout(ParticleMethod):
         return particles.ascend(self, state, scores, task, clock), info
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """Each member in turn, as often as there are draws; which units are dropped is drawn in the pass itself."""
-        return particles.in_turn(state.members, self.draws if num is None else num)
+        """Members, as often as there are draws; which units are dropped is drawn in the pass itself."""
+        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Each member in turn."""
+        return particles.in_turn(state.members, numbers)

@@ -1,6 +1,7 @@
 """What every method offers: a frozen dataclass of settings with three functions."""
 
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -10,7 +11,11 @@ from bayesemble.members import Members, State
 from bayesemble.task import Task
 from bayesemble.types import Batch, Clock, Info
 
+TrainingData = Callable[[], Iterator[Batch]]
+"""Goes through the training rows once, in batches."""
 
+
+@runtime_checkable
 class Method(Protocol):
     """A way to place members. Only settings live here; state goes in and comes out."""
 
@@ -41,13 +46,27 @@ def full_batch(method: Method) -> bool:
     return bool(getattr(method, "full_batch", False))
 
 
-def num_draws(method: Method) -> int | None:
-    """How many networks a method that makes them at will gives, unless told otherwise; None if members are all it has.
+@runtime_checkable
+class Maker(Method, Protocol):
+    """A method that makes networks at will, beyond the members that it trains."""
 
-    Such a method has a setting `draws`, and makes its draws one after the other from the generator, from each member in
-    turn: two calls give what one call for all would.
-    """
-    return getattr(method, "draws", None)
+    @property
+    def draws(self) -> int:
+        """How many networks a prediction averages over, unless told otherwise."""
+        ...
+
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Make networks by their numbers. Each depends on seed and number alone, and comes from each member in turn."""
+        ...
+
+
+@runtime_checkable
+class Finisher(Method, Protocol):
+    """A method that has something to do once training is over: curvature, batch-norm statistics, a subspace."""
+
+    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+        """Complete the state; `data()` goes through the training rows once, in batches."""
+        ...
 
 
 def drawn_slots(method: Method) -> tuple[str, ...]:

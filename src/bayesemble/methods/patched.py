@@ -172,15 +172,16 @@ class Patched(ParticleMethod):
         return state, {"loss": -torch.stack(values).mean(0)}
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """Networks of the family, from each member in turn; of a single member, all that is not drawn is shared.
+        """Networks of the family."""
+        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
 
-        Draws follow one another in the generator: two calls give what one call for all would.
-        """
-        members, leaves, count = state.members, banks.leaves_of(state), self.draws if num is None else num
-        places = [index % members.num_members for index in range(count)]
-        assigned, noise = self._assign(state, places, [generator] * count)
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Networks by number, from each member in turn; of a single member, all that is not drawn is shared."""
+        members, leaves = state.members, banks.leaves_of(state)
+        places = [number % members.num_members for number in numbers]
+        assigned, noise = self._assign(state, places, [seeds.generator(seed, number) for number in numbers])
         buffers = banks.own_buffers(state, assigned, places)
-        base = particles.in_turn(members, count, {*assigned, *buffers})
+        base = particles.in_turn(members, numbers, {*assigned, *buffers})
         if members.num_members > 1:
             names = {name for one in assigned for name in (one, COMPONENTS + one)} & leaves.keys()
             leaves = {name: leaves[name][places] for name in names}

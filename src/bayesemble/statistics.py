@@ -1,0 +1,86 @@
+"""Batch-norm statistics of networks whose weights were not trained with them: averages, samples, points on a path.
+
+After any change of weights without training, running means and variances belong to other activations. They are measured
+anew in one pass over the training rows: cumulative averages over batches, weighted by their size, with dropout off.
+
+    mean <- mean + b / (n + b) * (batch mean - mean)      for a batch of b rows after n others
+
+Reference: Izmailov et al. (2018), "Averaging weights leads to wider optima and better generalization".
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from bayesemble.execute.executor import Executor
+from bayesemble.members import Members
+from bayesemble.task import Task
+from bayesemble.types import Batch, Inputs, Leaves, tensors_of
+
+_RESET = {"running_mean": 0.0, "running_var": 1.0, "num_batches_tracked": 0}
+
+
+def norm_buffers(module: nn.Module) -> set[str]:
+    """Names of the buffers that hold running statistics of batch norm."""
+    layers = [(prefix, layer) for prefix, layer in module.named_modules() if layer in _tracking_layers(module)]
+    return {
+        f"{prefix}.{name}".lstrip(".") for prefix, layer in layers for name, _ in layer.named_buffers(recurse=False)
+    }
+
+
+def remeasured(task: Task, members: Members, data: Callable[[], Iterator[Batch]], executor: Executor) -> Members:
+    """The same networks with batch-norm statistics of the data; without such layers, the members as they are."""
+    names = norm_buffers(task.module)
+    if not names:
+        return members
+    members = _with_own(members, names)
+    for name in names:
+        members.buffers[name].fill_(_RESET[name.rpartition(".")[2]])
+    seen = 0
+
+    def run(params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
+        task.forward(params, buffers, inputs)
+        return torch.zeros(())
+
+    for batch in data():
+        rows = tensors_of(batch.inputs)[0].shape[1 if batch.inputs_per_member else 0]
+        seen += rows
+        task.module.train(False)
+        with _measuring(task.module, rows / seen):
+            executor.outputs(run, members, batch.inputs, batch.inputs_per_member)
+    return members
+
+
+def _with_own(members: Members, names: set[str]) -> Members:
+    """Members that share no statistics, in tensors of their own."""
+    count = members.num_members
+    own = {
+        n: (b.expand(count, *b.shape) if n in members.shared else b).clone()
+        for n, b in members.buffers.items()
+        if n in names
+    }
+    return replace(members, buffers=members.buffers | own, shared=members.shared - names)
+
+
+def _tracking_layers(module: nn.Module) -> list[nn.Module]:
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
+    return [layer for layer in layers if layer.track_running_stats]
+
+
+@contextmanager
+def _measuring(module: nn.Module, momentum: float) -> Iterator[None]:
+    """Let batch norm alone be in training, with a momentum."""
+    layers = _tracking_layers(module)
+    before = [layer.momentum for layer in layers]
+    try:
+        for layer in layers:
+            layer.train(True)
+            layer.momentum = momentum
+        yield
+    finally:
+        for layer, own in zip(layers, before, strict=True):
+            layer.train(False)
+            layer.momentum = own
