@@ -80,12 +80,7 @@ NOISE = math.sqrt(10)  # tau_output = 0.1, in the original units of the target
 BOUND = -math.log(2 * math.pi * NOISE**2) / 2
 NORMS: dict[str, Any] = {"norm": True, "input_norm": True, "norm_scale": 0.2}
 TUNED = "ECMP tuned"
-CANDIDATES: dict[str, dict[str, Any]] = {
-    "norm": {"select": "norm", "weight_decay": 2e-4},
-    "norm, decay 0.002": {"select": "norm", "weight_decay": 2e-3},
-    "norm+output": {"select": "norm+output", "weight_decay": 2e-4},
-    "norm+output, decay 0.002": {"select": "norm+output", "weight_decay": 2e-3},
-}
+CANDIDATES = tuple((select, epochs) for select in ("norm", "norm+output") for epochs in (300, 1000))
 NOISES = torch.logspace(-6, 0, 13, base=2, dtype=torch.float64)  # candidates too, in standard deviations of the target
 ROWS = 500  # rows of a test part that are predicted together
 
@@ -195,9 +190,10 @@ def tuned(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Let each split choose candidate and noise by its own validation part, then train on all its rows, and score."""
     splits, start = load(arguments.folder, name), time.perf_counter()
 
-    def run(candidate: str, data: Splits, noises: Tensor) -> tuple[Tensor, Tensor]:
-        method = be.ECMP(components=5, schedule="cosine", learning_rate=1e-2, **CANDIDATES[candidate])
-        ensemble = train(data, method, width_of(name), arguments.tuned_epochs, arguments.seed)
+    def run(candidate: tuple[str, int], data: Splits, noises: Tensor) -> tuple[Tensor, Tensor]:
+        settings = {"schedule": "cosine", "learning_rate": 1e-2, "weight_decay": arguments.weight_decay}
+        method = be.ECMP(components=5, select=candidate[0], **settings)
+        ensemble = train(data, method, width_of(name), candidate[1], arguments.seed)
         return scores(ensemble, data, arguments.draws, noises)
 
     held_out = splits.with_validation()
@@ -210,13 +206,14 @@ def tuned(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
         if places:
             rmse[places], density = run(candidate, splits.take(places), noises[places, noise[places]].unsqueeze(1))
             lpd[places] = density.flatten()
+    words = [f"{select}, {epochs} epochs" for select, epochs in CANDIDATES]
     found = {
-        "choice": [list(CANDIDATES)[own] for own in choice],
+        "choice": [words[own] for own in choice],
         "noise": noises[range(len(choice)), noise].tolist(),
-        "validation_lpd": dict(zip(CANDIDATES, tried.amax(2).mean(1).tolist(), strict=True)),
+        "validation_lpd": dict(zip(words, tried.amax(2).mean(1).tolist(), strict=True)),
+        "seconds": time.perf_counter() - start,
     }
-    seconds = time.perf_counter() - start
-    return {"epochs": arguments.tuned_epochs, "seconds": seconds, **found, "rmse": rmse.tolist(), "lpd": lpd.tolist()}
+    return {**found, "rmse": rmse.tolist(), "lpd": lpd.tolist()}
 
 
 def width_of(name: str) -> int:
@@ -247,7 +244,6 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--tuned", action="store_true", help="ECMP with settings chosen by validation instead")
     parser.add_argument("--epochs", type=int, default=4000)
-    parser.add_argument("--tuned-epochs", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=10_000)
     parser.add_argument("--weight-decay", type=float, default=2e-4)
     parser.add_argument("--seed", type=int, default=0)

@@ -290,8 +290,9 @@ def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish:
     best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), plan.store)
     loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
     ensemble = replace(saved, task=task, method=method, state=state)
-    stopped, finished = progress["stopped"], progress["finished"] and progress["epoch"] == plan.epochs
-    return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], stopped, finished or stopped)
+    stopped = progress["stopped"]
+    finished = progress["finished"] and (stopped or progress["epoch"] == plan.epochs)
+    return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], stopped, finished)
 
 
 def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members
@@ -25,10 +26,11 @@ _RESET = {"running_mean": 0.0, "running_var": 1.0, "num_batches_tracked": 0}
 
 def norm_buffers(module: nn.Module) -> set[str]:
     """Names of the buffers that hold running statistics of batch norm."""
-    layers = [(prefix, layer) for prefix, layer in module.named_modules() if layer in _tracking_layers(module)]
-    return {
-        f"{prefix}.{name}".lstrip(".") for prefix, layer in layers for name, _ in layer.named_buffers(recurse=False)
-    }
+    found = set()
+    for prefix, layer in module.named_modules():
+        if isinstance(layer, _NormBase) and layer.track_running_stats:
+            found |= {f"{prefix}.{name}".lstrip(".") for name, _ in layer.named_buffers(recurse=False)}
+    return found
 
 
 def remeasured(task: Task, members: Members, data: Callable[[], Iterator[Batch]], executor: Executor) -> Members:
@@ -56,17 +58,15 @@ def remeasured(task: Task, members: Members, data: Callable[[], Iterator[Batch]]
 
 def _with_own(members: Members, names: set[str]) -> Members:
     """Members that share no statistics, in tensors of their own."""
-    count = members.num_members
-    own = {
-        n: (b.expand(count, *b.shape) if n in members.shared else b).clone()
-        for n, b in members.buffers.items()
-        if n in names
-    }
+    own = {}
+    for name in names:
+        leaf = members.buffers[name]
+        own[name] = (leaf.expand(members.num_members, *leaf.shape) if name in members.shared else leaf).clone()
     return replace(members, buffers=members.buffers | own, shared=members.shared - names)
 
 
-def _tracking_layers(module: nn.Module) -> list[nn.Module]:
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
+def _tracking_layers(module: nn.Module) -> list[_NormBase]:
+    layers = [layer for layer in module.modules() if isinstance(layer, _NormBase)]
     return [layer for layer in layers if layer.track_running_stats]
 
 

@@ -24,7 +24,8 @@ def settings_of(name: str) -> set[str]:
 def small(name: str, **extra):
     """The method with few members and short steps."""
     several = {} if getattr(METHODS[name], "keywords", {}) else {"num_members": 3}
-    short = {"max_leapfrog": 10} if "max_leapfrog" in settings_of(name) else {}
+    wanted = {"hmc": {"max_leapfrog": 10}, "swag": {"start": 0.3, "rank": 2}}
+    short = wanted.get(name, {})
     return make_method(name, **(several | short | extra))
 
 
@@ -77,7 +78,7 @@ def test_it_trains_batch_norm_and_prediction_leaves_the_statistics_alone(name):
 
 
 def test_one_member_is_enough(name):
-    ensemble = fitted(name, small_mlp, method=make_method(name, num_members=1))
+    ensemble = fitted(name, small_mlp, method=small(name, num_members=1))
     predictive = ensemble.predict(table()[0])
     assert predictive.epistemic.isfinite().all()
     assert predictive.disagreement.isfinite().all()

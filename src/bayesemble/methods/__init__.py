@@ -12,12 +12,14 @@ from bayesemble.methods.method import Method
 from bayesemble.methods.patched import ECMP, EMP, DropConnect, Dropout, Explicit, Patched
 from bayesemble.methods.repulsive import Repulsive
 from bayesemble.methods.stein import Stein
+from bayesemble.methods.swag import SWAG
 
 __all__ = [
     "ECMP",
     "EMP",
     "HMC",
     "METHODS",
+    "SWAG",
     "DeepEnsemble",
     "DropConnect",
     "Dropout",
@@ -42,6 +44,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "dropconnect": DropConnect,
     "mc_dropout": MCDropout,
     "explicit": Explicit,
+    "swag": SWAG,
     "hmc": HMC,
 }
 

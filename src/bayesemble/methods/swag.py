@@ -1,0 +1,176 @@
+"""SWAG: a Gaussian around the last part of training, with the mean and covariance of the weights seen there.
+
+    mean = average of the snapshots,   var = their variance in each coordinate,   D = the last K of (snapshot - mean)
+
+    w = mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ),     z1, z2 standard normal
+
+so that the covariance is scale * (diag(var) + D^T D / (K - 1)): half of each with the default scale of 0.5. One z2
+serves all leaves, so weights of different layers stay correlated. Scale 0 is stochastic weight averaging (SWA); several
+members are MultiSWAG. Until training is over, predictions are those of the members; then each network that is drawn has
+batch-norm statistics of its own.
+
+Reference: Maddox et al. (2019), "A simple baseline for Bayesian uncertainty in deep learning"; Wilson & Izmailov (2020)
+for several modes.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+
+from bayesemble import particles, seeds, statistics
+from bayesemble.errors import SettingError
+from bayesemble.execute.executor import Executor
+from bayesemble.members import Members, State
+from bayesemble.methods.method import TrainingData
+from bayesemble.particles import ParticleMethod
+from bayesemble.settings import require, setting
+from bayesemble.task import Task
+from bayesemble.types import Batch, Clock, Info, Leaves
+
+_MEAN, _SQUARES, _DEVIATIONS, _COUNT = "swag_mean", "swag_squares", "swag_deviations", "swag_count"  # slots
+_BUFFERS, _ROOTS = "swag_buffers", "swag_roots"
+_TOGETHER = 10  # networks whose statistics are measured in one pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SWAG(ParticleMethod):
+    """A Gaussian fitted to the weights along the last part of training."""
+
+    num_members: int = setting(1, "number of independently started modes; several are MultiSWAG")
+    rank: int = setting(20, "how many of the last deviations from the mean make the low-rank part of the covariance")
+    scale: float = setting(0.5, "factor on the covariance; 0 is SWA")
+    diagonal: bool = setting(False, "leave out the low-rank part")
+    start: float = setting(0.75, "share of training after which snapshots are taken")
+    snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps")
+    draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn")
+
+    drawn_slots = (_MEAN, _SQUARES, _DEVIATIONS, _BUFFERS, _ROOTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.rank >= 2, f"rank is a number of deviations from 2, got {self.rank}")
+        require(self.scale >= 0, f"scale is a factor of at least 0, got {self.scale}")
+        require(0 <= self.start < 1, f"start is a share of training in [0, 1), got {self.start}")
+        require(self.snapshots >= 2, f"snapshots is a number from 2, got {self.snapshots}")
+        require(self.draws >= 1, f"draws is a number from 1, got {self.draws}")
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members, with nothing collected."""
+        state = particles.init(self, task, seed)
+        params = state.members.params
+        slots = {
+            _MEAN: {name: torch.zeros_like(leaf) for name, leaf in params.items()},
+            _SQUARES: {name: torch.zeros_like(leaf) for name, leaf in params.items()},
+            _COUNT: {"snapshots": torch.zeros((), dtype=torch.float64)},
+        }
+        if not self.diagonal:
+            wide = {name: (len(leaf), self.rank, *leaf.shape[1:]) for name, leaf in params.items()}
+            slots[_DEVIATIONS] = {name: leaf.new_zeros(wide[name]) for name, leaf in params.items()}
+        return replace(state, slots=state.slots | slots)
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move each member uphill on its own log joint; now and then, take a snapshot."""
+        if clock.step == 0 and clock.total_steps - self._begin(clock) < 2:
+            raise SettingError(
+                f"{clock.total_steps} steps with start={self.start} leave fewer than two snapshots; train longer, use "
+                "smaller batches, or lower start"
+            )
+        scores, info = particles.scores(self, state, batch, task, executor, clock)
+        state = particles.ascend(self, state, scores, task, clock)
+        if self._is_due(clock):
+            self._collect(state)
+        return state, info
+
+    def _is_due(self, clock: Clock) -> bool:
+        """Whether a snapshot is taken after this step: the last step always, the others at even distances."""
+        begin = self._begin(clock)
+        span, done = clock.total_steps - begin, clock.step + 1 - begin
+        return done > 0 and done * self.snapshots // span > (done - 1) * self.snapshots // span
+
+    def _begin(self, clock: Clock) -> int:
+        return math.ceil(self.start * clock.total_steps)
+
+    def _collect(self, state: State) -> None:
+        """Update the mean and the sum of squared deviations (Welford), and put the newest deviation in its place."""
+        count = int(state.slots[_COUNT]["snapshots"].add_(1).item())
+        for name, leaf in state.members.params.items():
+            mean, before = state.slots[_MEAN][name], leaf - state.slots[_MEAN][name]
+            mean.add_(before, alpha=1 / count)
+            after = leaf - mean
+            state.slots[_SQUARES][name].addcmul_(before, after)
+            if not self.diagonal:
+                state.slots[_DEVIATIONS][name][:, (count - 1) % self.rank] = after
+
+    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+        """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""
+        count = int(state.slots[_COUNT]["snapshots"].item())
+        if count < 2:
+            warnings.warn(
+                f"training stopped after {count} snapshots, too few for a Gaussian: predictions are those of the "
+                "members. Stop later, or lower start",
+                stacklevel=2,
+            )
+            return state
+        if count < self.rank and not self.diagonal:
+            warnings.warn(f"SWAG took {count} snapshots, so that its rank is {count}, not {self.rank}", stacklevel=2)
+        members = state.members.num_members
+        roots = torch.tensor([seeds.child(seed, "member", place, "swag") for place in range(members)])
+        state = replace(state, slots=state.slots | {_ROOTS: {"roots": roots}})
+        names, each = statistics.norm_buffers(task.module), math.ceil(self.draws / members)
+        if not names:
+            return state
+        parts = []
+        for begin in range(0, each * members, _TOGETHER):
+            numbers = range(begin, min(begin + _TOGETHER, each * members))
+            parts.append(statistics.remeasured(task, self._networks(state, numbers, roots.tolist()), data, executor))
+        # Number n is that of member n % members.
+        whole = {name: torch.cat([part.buffers[name] for part in parts]) for name in names}
+        own = {name: leaf.unflatten(0, (each, members)).transpose(0, 1).contiguous() for name, leaf in whole.items()}
+        return replace(state, slots=state.slots | {_BUFFERS: own})
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """Networks from the Gaussian; before there is one, the members."""
+        if _ROOTS not in state.slots:
+            return particles.draw(state, num, generator)
+        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""
+        members, buffers = state.members.num_members, state.slots.get(_BUFFERS)
+        if _ROOTS not in state.slots:
+            return particles.in_turn(state.members, numbers)
+        if buffers is None:
+            return self._networks(state, numbers, [seeds.child(seed, place) for place in range(members)])
+        most = members * next(iter(buffers.values())).shape[1]
+        if numbers.stop > most:
+            raise SettingError(
+                f"batch-norm statistics were measured for {most} networks, {numbers.stop} were asked for; "
+                "train with more draws"
+            )
+        drawn = self._networks(state, numbers, state.slots[_ROOTS]["roots"].tolist())
+        places = torch.tensor(numbers)
+        own = {name: leaf[places % members, places // members] for name, leaf in buffers.items()}
+        return replace(drawn, buffers=drawn.buffers | own, shared=drawn.shared - own.keys())
+
+    def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
+        """mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ), one z2 for all leaves of a network."""
+        members, slots = state.members, state.slots
+        count = int(slots[_COUNT]["snapshots"].item())
+        rank = 0 if self.diagonal else min(count, self.rank)
+        places = [number % members.num_members for number in numbers]
+        names = sorted(slots[_MEAN])  # a checkpoint keeps no other order
+        sizes = [slots[_MEAN][name][0].numel() for name in names]
+        generators = [seeds.generator(roots[number % len(roots)], number // len(roots)) for number in numbers]
+        drawn = torch.stack([torch.randn(rank + sum(sizes), generator=generator) for generator in generators])
+        common, *own = drawn.to(members.weights.device).split([rank, *sizes], dim=1)
+        leaves: Leaves = {}
+        for name, z in zip(names, own, strict=True):
+            mean, squares = slots[_MEAN][name][places], slots[_SQUARES][name][places]
+            spread = (squares.clamp(min=0) / count).sqrt() * z.to(mean).reshape(mean.shape)
+            if rank:
+                deviations = slots[_DEVIATIONS][name][places, :rank]
+                spread += torch.einsum("nk,nk...->n...", common.to(mean), deviations) / math.sqrt(rank - 1)
+            leaves[name] = mean + math.sqrt(self.scale) * spread
+        return replace(particles.in_turn(members, numbers, set(leaves)), params=leaves)
