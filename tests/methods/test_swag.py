@@ -6,7 +6,6 @@ import bayesemble as be
 from bayesemble.errors import SettingError
 from bayesemble.members import State
 from bayesemble.seeds import scoped
-from bayesemble.types import Clock
 from helpers import norm_mlp, quick_fit, small_mlp, table
 
 MANY = {"epochs": 12, "batch_size": 16}  # 36 steps
@@ -16,14 +15,14 @@ def task(model=small_mlp) -> be.Task:
     return be.Task(model, be.Categorical())
 
 
-def along(method: be.SWAG, trajectory: list[dict], model=small_mlp) -> State:
+def along(method: be.SWAG, points: list[dict], model=small_mlp) -> State:
     """The state after snapshots of a given trajectory of stacked leaves."""
     bound = task(model).bind(48, table()[0])
     state = method.init(bound, 0)
-    for point in trajectory:
+    for point in points:
         for name, leaf in point.items():
             state.members.params[name].copy_(leaf)
-        method._collect(state)
+        trajectory.collect(state)
     return method.finish(state, bound, lambda: iter([]), be.Loop(), 0)
 
 
@@ -55,9 +54,9 @@ def test_draws_have_mean_and_covariance_of_the_trajectory_also_between_leaves():
     steps, method = random_trajectory(30), be.SWAG(rank=30, scale=0.5)
     state = along(method, steps)
     points = torch.cat([flat(step) for step in steps])
-    assert torch.allclose(flat(state.slots["swag_mean"])[0], points.mean(0), atol=1e-5)
+    assert torch.allclose(flat(state.slots["path_mean"])[0], points.mean(0), atol=1e-5)
     variance = points.var(0, correction=0)
-    torch.testing.assert_close(flat(state.slots["swag_squares"])[0] / 30, variance, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(flat(state.slots["path_squares"])[0] / 30, variance, rtol=1e-3, atol=1e-5)
     means = points.cumsum(0) / torch.arange(1, 31).unsqueeze(1)
     deviations = points - means  # from the mean after the update
     expected = 0.5 * (torch.diag(variance) + deviations.T @ deviations / 29)
@@ -95,26 +94,9 @@ def test_no_scale_is_the_average_of_the_weights():
         torch.testing.assert_close(drawn[name][1], leaf[0], rtol=1e-5, atol=1e-6)
 
 
-def test_snapshots_are_evenly_spread_and_include_the_last_step():
-    method = be.SWAG(start=0.75, snapshots=5)
-    due = [step for step in range(100) if method._is_due(Clock(step, 100, 0))]
-    assert due == [79, 84, 89, 94, 99]
-    assert len([step for step in range(8) if be.SWAG(start=0.5)._is_due(Clock(step, 8, 0))]) == 4
-
-
 def test_the_rank_is_the_number_of_snapshots_if_that_is_smaller():
     with pytest.warns(UserWarning, match="took 9 snapshots, so that its rank is 9, not 20"):
         quick_fit(task(), table(), be.SWAG(), **MANY)
-
-
-def test_deviations_are_the_newest_ones():
-    steps = random_trajectory(7)
-    state = along(be.SWAG(rank=3), steps)
-    points = torch.cat([flat(step) for step in steps])
-    means = points.cumsum(0) / torch.arange(1, 8).unsqueeze(1)
-    kept = torch.stack([flat({n: d[:, k] for n, d in state.slots["swag_deviations"].items()})[0] for k in range(3)])
-    for row in (points - means)[-3:]:
-        assert (kept - row).abs().amax(1).min() < 1e-5
 
 
 def test_too_few_snapshots_are_refused():

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bayesemble import particles, seeds, statistics
+from bayesemble import particles, seeds, statistics, trajectory
 from bayesemble.errors import SettingError
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
@@ -27,10 +27,10 @@ from bayesemble.methods.method import TrainingData
 from bayesemble.particles import ParticleMethod
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
+from bayesemble.trajectory import DEVIATIONS, MEAN, SQUARES
 from bayesemble.types import Batch, Clock, Info, Leaves
 
-_MEAN, _SQUARES, _DEVIATIONS, _COUNT = "swag_mean", "swag_squares", "swag_deviations", "swag_count"  # slots
-_BUFFERS, _ROOTS = "swag_buffers", "swag_roots"
+_BUFFERS, _ROOTS = "swag_buffers", "swag_roots"  # slots
 _TOGETHER = 10  # networks whose statistics are measured in one pass
 
 
@@ -46,7 +46,7 @@ class SWAG(ParticleMethod):
     snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps")
     draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn")
 
-    drawn_slots = (_MEAN, _SQUARES, _DEVIATIONS, _BUFFERS, _ROOTS)
+    drawn_slots = (*trajectory.SLOTS, _BUFFERS, _ROOTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,53 +59,21 @@ class SWAG(ParticleMethod):
     def init(self, task: Task, seed: int) -> State:
         """Start the members, with nothing collected."""
         state = particles.init(self, task, seed)
-        params = state.members.params
-        slots = {
-            _MEAN: {name: torch.zeros_like(leaf) for name, leaf in params.items()},
-            _SQUARES: {name: torch.zeros_like(leaf) for name, leaf in params.items()},
-            _COUNT: {"snapshots": torch.zeros((), dtype=torch.float64)},
-        }
-        if not self.diagonal:
-            wide = {name: (len(leaf), self.rank, *leaf.shape[1:]) for name, leaf in params.items()}
-            slots[_DEVIATIONS] = {name: leaf.new_zeros(wide[name]) for name, leaf in params.items()}
+        slots = trajectory.start(state.members.params, 0 if self.diagonal else self.rank)
         return replace(state, slots=state.slots | slots)
 
     def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Move each member uphill on its own log joint; now and then, take a snapshot."""
-        if clock.step == 0 and clock.total_steps - self._begin(clock) < 2:
-            raise SettingError(
-                f"{clock.total_steps} steps with start={self.start} leave fewer than two snapshots; train longer, use "
-                "smaller batches, or lower start"
-            )
+        trajectory.check_length(clock, self.start)
         scores, info = particles.scores(self, state, batch, task, executor, clock)
         state = particles.ascend(self, state, scores, task, clock)
-        if self._is_due(clock):
-            self._collect(state)
+        if trajectory.is_due(clock, self.start, self.snapshots):
+            trajectory.collect(state)
         return state, info
-
-    def _is_due(self, clock: Clock) -> bool:
-        """Whether a snapshot is taken after this step: the last step always, the others at even distances."""
-        begin = self._begin(clock)
-        span, done = clock.total_steps - begin, clock.step + 1 - begin
-        return done > 0 and done * self.snapshots // span > (done - 1) * self.snapshots // span
-
-    def _begin(self, clock: Clock) -> int:
-        return math.ceil(self.start * clock.total_steps)
-
-    def _collect(self, state: State) -> None:
-        """Update the mean and the sum of squared deviations (Welford), and put the newest deviation in its place."""
-        count = int(state.slots[_COUNT]["snapshots"].add_(1).item())
-        for name, leaf in state.members.params.items():
-            mean, before = state.slots[_MEAN][name], leaf - state.slots[_MEAN][name]
-            mean.add_(before, alpha=1 / count)
-            after = leaf - mean
-            state.slots[_SQUARES][name].addcmul_(before, after)
-            if not self.diagonal:
-                state.slots[_DEVIATIONS][name][:, (count - 1) % self.rank] = after
 
     def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
         """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""
-        count = int(state.slots[_COUNT]["snapshots"].item())
+        count = trajectory.num_snapshots(state)
         if count < 2:
             warnings.warn(
                 f"training stopped after {count} snapshots, too few for a Gaussian: predictions are those of the "
@@ -157,20 +125,19 @@ class SWAG(ParticleMethod):
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ), one z2 for all leaves of a network."""
         members, slots = state.members, state.slots
-        count = int(slots[_COUNT]["snapshots"].item())
-        rank = 0 if self.diagonal else min(count, self.rank)
+        count, rank = trajectory.num_snapshots(state), trajectory.rank(state)
         places = [number % members.num_members for number in numbers]
-        names = sorted(slots[_MEAN])  # a checkpoint keeps no other order
-        sizes = [slots[_MEAN][name][0].numel() for name in names]
+        names = sorted(slots[MEAN])  # a checkpoint keeps no other order
+        sizes = [slots[MEAN][name][0].numel() for name in names]
         generators = [seeds.generator(roots[number % len(roots)], number // len(roots)) for number in numbers]
         drawn = torch.stack([torch.randn(rank + sum(sizes), generator=generator) for generator in generators])
         common, *own = drawn.to(members.weights.device).split([rank, *sizes], dim=1)
         leaves: Leaves = {}
         for name, z in zip(names, own, strict=True):
-            mean, squares = slots[_MEAN][name][places], slots[_SQUARES][name][places]
+            mean, squares = slots[MEAN][name][places], slots[SQUARES][name][places]
             spread = (squares.clamp(min=0) / count).sqrt() * z.to(mean).reshape(mean.shape)
             if rank:
-                deviations = slots[_DEVIATIONS][name][places, :rank]
+                deviations = slots[DEVIATIONS][name][places, :rank]
                 spread += torch.einsum("nk,nk...->n...", common.to(mean), deviations) / math.sqrt(rank - 1)
             leaves[name] = mean + math.sqrt(self.scale) * spread
         return replace(particles.in_turn(members, numbers, set(leaves)), params=leaves)

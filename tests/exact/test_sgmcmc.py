@@ -1,0 +1,225 @@
+"""SGLD and SGHMC against laws that are known: of the steps themselves, and of the posterior that small steps lead to.
+
+A linear layer with many outputs that all have the same targets is as many independent chains, so that the last position
+of each gives independent draws, and standard errors need no guessing. Every moment must lie within 4 of them, and these
+must be small enough to notice a wrong factor in the noise.
+"""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from scipy.linalg import solve_discrete_lyapunov
+from torch import Tensor, nn
+
+import bayesemble as be
+from bayesemble import seeds
+from bayesemble.methods.sgmcmc import CyclicalSGMCMC
+from bayesemble.types import Batch, Clock
+
+NOISE, PRIOR_STD = 0.7, 1.3
+MEMBERS, OUTPUTS = 4, 1000
+
+CONSTANT = {"cycles": 1, "floor": 1.0, "exploration": 0.0, "samples_per_cycle": 1}
+SAMPLERS = [("sgld", 1.0), ("sghmc", 0.1), ("sghmc", 0.5)]
+
+
+def run(task: be.Task, x: Tensor, y: Tensor, steps: int, **settings: object) -> tuple[Tensor, Tensor]:
+    """Positions and velocities after the last step, `(chain, d)`, from the whole data in every step."""
+    method = CyclicalSGMCMC(num_members=MEMBERS, **(CONSTANT | settings))
+    task = task.bind(len(x), x)
+    state, batch = method.init(task, 0), Batch(x, y[:, None].expand(-1, OUTPUTS))
+    for step in range(steps):
+        state, _ = method.step(state, batch, task, be.Vmap(), Clock(step, steps, 0))
+    collected = method.draw(state, None, torch.Generator())
+    assert torch.equal(collected.params["weight"], state.members.params["weight"])
+    velocities = state.slots.get("velocity", {"weight": torch.zeros_like(collected.params["weight"])})
+    return collected.params["weight"].flatten(0, 1), velocities["weight"].flatten(0, 1)
+
+
+def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor) -> None:
+    """Means and covariances of independent draws `(draw, d)`, of a law not far from normal, within 4 standard errors."""
+    scale, num = covariance.diagonal().sqrt(), len(draws)
+    standard = (draws - mean) / scale
+    assert standard.mean(0).abs().max() < 4 / math.sqrt(num)
+    products = standard.unsqueeze(-1) * standard.unsqueeze(-2)
+    error = products.std(0) / math.sqrt(num)
+    expected = covariance / scale / scale[:, None]
+    assert 4 * error.max() < 0.15, "too few draws to tell a wrong factor"
+    assert (products.mean(0) - expected).abs().lt(4 * error).all(), f"{products.mean(0)} instead of {expected}"
+
+
+def regression_data() -> tuple[Tensor, Tensor]:
+    """Three inputs, two of them alike, so that their weights are strongly correlated."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(15, 3, generator=generator, dtype=torch.float64)
+    x[:, 1] = x[:, 0] + 0.5 * x[:, 1]
+    noise = NOISE * torch.randn(15, generator=generator, dtype=torch.float64)
+    return x, x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + noise
+
+
+def regression_posterior() -> tuple[Tensor, Tensor]:
+    """precision = X'X / s^2 + I / v, mean = precision^-1 X'y / s^2."""
+    x, y = regression_data()
+    precision = x.T @ x / NOISE**2 + torch.eye(3, dtype=torch.float64) / PRIOR_STD**2
+    return torch.linalg.solve(precision, x.T @ y / NOISE**2), precision
+
+
+def regression_task(temperature: float = 1.0) -> be.Task:
+    prior = be.NormalPrior(PRIOR_STD)
+    model = lambda: nn.Linear(3, OUTPUTS, bias=False).double()  # noqa: E731
+    return be.Task(model, be.Gaussian(noise=NOISE), prior, temperature=temperature)
+
+
+def stationary(precision: Tensor, h: float, alpha: float) -> Tensor:
+    """Covariance of (position, velocity) that a step of SGHMC leaves as it is; alpha = 1 is SGLD.
+
+    v' = (1 - alpha) v - h P w + sqrt(2 h alpha) e,  w' = w + v':  the discrete Lyapunov equation S = A S A' + B B'.
+    """
+    eye, zero = torch.eye(len(precision), dtype=torch.float64), torch.zeros_like(precision)
+    velocity = torch.cat([-h * precision, (1 - alpha) * eye], dim=1)
+    transition = torch.cat([velocity + torch.cat([eye, zero], dim=1), velocity])
+    noise = 2 * h * alpha * torch.cat([torch.cat([eye, eye], dim=1)] * 2)
+    return torch.from_numpy(solve_discrete_lyapunov(transition.numpy(), noise.numpy()))
+
+
+def widened(precision: Tensor, h: float, alpha: float) -> Tensor:
+    """The same covariance of the positions, in closed form: 1/c / (1 - h c / (4 - 2 alpha)) along each eigenvector."""
+    curvature, directions = torch.linalg.eigh(precision)
+    return directions @ torch.diag(1 / curvature / (1 - h * curvature / (4 - 2 * alpha))) @ directions.T
+
+
+def twin(precision: Tensor, mean: Tensor, h: float, alpha: float, factor: float, steps: int) -> Tensor:
+    """Ten naive lines: as many chains, with noise off by a factor in its variance."""
+    generator = torch.Generator().manual_seed(5)
+    position = torch.zeros(MEMBERS * OUTPUTS, len(mean), dtype=torch.float64)
+    velocity = torch.zeros_like(position)
+    for _ in range(steps):
+        noise = torch.randn(position.shape, generator=generator, dtype=torch.float64)
+        force = (mean - position) @ precision
+        velocity = (1 - alpha) * velocity + h * force + math.sqrt(2 * h * alpha * factor) * noise
+        position = position + velocity
+    return position
+
+
+def steps_to_forget(precision: Tensor, h: float, alpha: float) -> int:
+    """Steps after which what is left of the start is e^-8."""
+    eye, zero = torch.eye(len(precision), dtype=torch.float64), torch.zeros_like(precision)
+    velocity = torch.cat([-h * precision, (1 - alpha) * eye], dim=1)
+    transition = torch.cat([velocity + torch.cat([eye, zero], dim=1), velocity])
+    slowest = torch.linalg.eigvals(transition).abs().max().item()
+    return math.ceil(-8 / math.log(slowest))
+
+
+@pytest.mark.parametrize(("sampler", "alpha"), SAMPLERS)
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_linear_regression_has_the_law_of_the_steps_exactly(sampler, alpha, temperature):
+    """Large steps, so that the widening shows: the law of a linear chain is normal, of known covariance."""
+    mean, precision = regression_posterior()
+    precision = precision / temperature
+    h = 0.6 / torch.linalg.eigvalsh(precision).max().item()
+    both = stationary(precision, h, alpha)
+    torch.testing.assert_close(both[:3, :3], widened(precision, h, alpha))
+    x, y = regression_data()
+    steps = steps_to_forget(precision, h, alpha)
+    settings = {"sampler": sampler, "learning_rate": h * len(x)} | ({"alpha": alpha} if sampler == "sghmc" else {})
+    positions, velocities = run(regression_task(temperature), x, y, steps, **settings)
+    assert_moments(positions, mean, both[:3, :3])
+    if sampler == "sghmc":
+        assert_moments(torch.cat([positions, velocities], dim=1), torch.cat([mean, torch.zeros(3)]), both)
+
+
+@pytest.mark.parametrize(("sampler", "alpha"), SAMPLERS)
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_small_steps_lead_to_the_posterior(sampler, alpha, temperature):
+    mean, precision = regression_posterior()
+    precision = precision / temperature
+    h = 0.05 / torch.linalg.eigvalsh(precision).max().item()
+    x, y = regression_data()
+    steps = steps_to_forget(precision, h, alpha)
+    settings = {"sampler": sampler, "learning_rate": h * len(x)} | ({"alpha": alpha} if sampler == "sghmc" else {})
+    positions, _ = run(regression_task(temperature), x, y, steps, **settings)
+    assert_moments(positions, mean, precision.inverse())
+
+
+@pytest.mark.parametrize(("_", "alpha"), SAMPLERS)
+def test_a_wrong_factor_in_the_noise_would_be_noticed(_, alpha):
+    """Its variance off by 2 or sqrt 2 either way, which multiplies all variances by as much."""
+    mean, precision = regression_posterior()
+    h = 0.6 / torch.linalg.eigvalsh(precision).max().item()
+    steps, expected = steps_to_forget(precision, h, alpha), stationary(precision, h, alpha)[:3, :3]
+    assert_moments(twin(precision, mean, h, alpha, 1.0, steps), mean, expected)
+    for factor in (0.5, math.sqrt(0.5), math.sqrt(2), 2.0):
+        wrong = twin(precision, mean, h, alpha, factor, steps)
+        torch.testing.assert_close(wrong.var(0) / expected.diagonal(), torch.full_like(mean, factor), rtol=0.15, atol=0)
+        with pytest.raises(AssertionError, match="instead of"):
+            assert_moments(wrong, mean, expected)
+
+
+def grid_moments(log_density: Callable[[Tensor], Tensor], low: float, high: float, num: int) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of a density of two numbers, by a sum over a grid; it must be negligible at the rim."""
+    axis = torch.linspace(low, high, num, dtype=torch.float64)
+    points = torch.cartesian_prod(axis, axis)
+    weights = torch.softmax(log_density(points), 0)
+    table = weights.reshape(num, num)
+    assert table[[0, -1]].sum() + table[:, [0, -1]].sum() < 1e-8
+    mean = weights @ points
+    return mean, (points - mean).T @ ((points - mean) * weights[:, None])
+
+
+@pytest.mark.parametrize(("sampler", "alpha"), [("sgld", 1.0), ("sghmc", 0.1)])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_logistic_regression(sampler, alpha, temperature):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(12, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 1.5])
+    y = (x[:, 0] + 0.5 * x[:, 1] + torch.randn(12, generator=generator, dtype=torch.float64) > 0).double()
+
+    def log_density(points: Tensor) -> Tensor:
+        likelihood = nn.functional.logsigmoid((2 * y - 1) * (points @ x.T)).sum(1)
+        return (likelihood - points.square().sum(1) / (2 * 1.5**2)) / temperature
+
+    mean, covariance = grid_moments(log_density, -6.0, 10.0, num=600)
+    zero = torch.zeros(1, 2, dtype=torch.float64)
+    curvature = -torch.func.hessian(lambda point: log_density(point[None])[0])(zero[0])  # it is largest at 0
+    precision = covariance.inverse()
+    h = 0.05 / torch.linalg.eigvalsh(curvature).max().item()
+    model = lambda: nn.Linear(2, OUTPUTS, bias=False).double()  # noqa: E731
+    task = be.Task(model, be.Bernoulli(), be.NormalPrior(std=1.5), temperature=temperature)
+    settings = {"sampler": sampler, "learning_rate": h * len(x)} | ({"alpha": alpha} if sampler == "sghmc" else {})
+    positions, _ = run(task, x, y, 2 * steps_to_forget(precision, h, alpha), **settings)
+    assert_moments(positions, mean, covariance)
+
+
+@pytest.mark.parametrize(("sampler", "alpha"), SAMPLERS)
+def test_a_run_is_the_textbook_one(sampler, alpha):
+    """Naive lines from the same noise, chain by chain, through exploration and sampling of two cycles."""
+    x, y = regression_data()
+    task = be.Task(lambda: nn.Linear(3, 1, bias=False).double(), be.Gaussian(noise=NOISE), be.NormalPrior(PRIOR_STD))
+    task = task.bind(15, x)
+    settings = {"alpha": alpha} if sampler == "sghmc" else {}
+    method = CyclicalSGMCMC(
+        num_members=3, sampler=sampler, learning_rate=0.1, cycles=2, exploration=0.6, samples_per_cycle=2, **settings
+    )
+    state = method.init(task, 5)
+    starts = state.members.params["weight"].flatten(1).clone()
+    for step in range(20):
+        state, _ = method.step(state, Batch(x, y[:, None]), task, be.Loop(), Clock(step, 20, 7))
+    drawn = method.draw(state, None, torch.Generator()).params["weight"].flatten(1).unflatten(0, (3, 4))
+
+    def log_joint(w: Tensor) -> Tensor:
+        return -(x @ w - y).square().sum() / (2 * NOISE**2) - w.square().sum() / (2 * PRIOR_STD**2)
+
+    for chain, w in enumerate(starts):
+        v, kept = torch.zeros(3, dtype=torch.float64), []
+        for step in range(20):
+            rate = 0.1 / 2 * (math.cos(math.pi * (step % 10) / 10) + 1)
+            v = (1 - alpha) * v + rate / 15 * torch.func.grad(log_joint)(w)
+            if step % 10 >= 6:
+                own = seeds.generator(7, "member", chain, "noise", step)
+                noise = torch.randn(1, 3, generator=own, dtype=torch.float64)[0]
+                v = v + math.sqrt(2 * rate * alpha / 15) * noise
+            w = w + v
+            if step in (7, 9, 17, 19):
+                kept.append(w)
+        torch.testing.assert_close(drawn[chain], torch.stack(kept))
