@@ -19,7 +19,7 @@ LAYERS = [
     ["metrics", "scores"],
     ["task"],
     ["batches", "execute"],
-    ["particles", "mixing", "banks", "statistics", "trajectory", "collected", "curvature"],
+    ["particles", "mixing", "banks", "statistics", "trajectory", "subspaces", "collected", "curvature"],
     ["interaction"],
     ["function_space"],
     ["sequential"],

@@ -48,7 +48,9 @@ def test_snapshots_are_evenly_spread_and_include_the_last_step():
 
 
 def test_a_run_that_is_too_short_is_refused_at_its_first_step():
-    trajectory.check_length(Clock(0, 8, 0), 0.75)
-    trajectory.check_length(Clock(1, 4, 0), 0.75)
-    with pytest.raises(SettingError, match="fewer than two snapshots"):
-        trajectory.check_length(Clock(0, 4, 0), 0.75)
+    trajectory.check_length(Clock(0, 8, 0), 0.75, 40)
+    trajectory.check_length(Clock(1, 4, 0), 0.75, 40)
+    with pytest.raises(SettingError, match="give 1 snapshots, 2 are needed"):
+        trajectory.check_length(Clock(0, 4, 0), 0.75, 40)
+    with pytest.raises(SettingError, match="give 5 snapshots, 6 are needed"):
+        trajectory.check_length(Clock(0, 100, 0), 0.5, 5, least=6)

@@ -42,6 +42,7 @@ from .methods.patched import Explicit as Explicit
 from .methods.patched import Patched as Patched
 from .methods.repulsive import Repulsive as Repulsive
 from .methods.stein import Stein as Stein
+from .methods.subspace import Subspace as Subspace
 from .methods.swag import SWAG as SWAG
 from .predictive import Predictive as Predictive
 from .prior_predictive import prior_predictive as prior_predictive

@@ -50,8 +50,7 @@ def remeasured(task: Task, members: Members, data: Callable[[], Iterator[Batch]]
     for batch in data():
         rows = tensors_of(batch.inputs)[0].shape[1 if batch.inputs_per_member else 0]
         seen += rows
-        task.module.train(False)
-        with _measuring(task.module, rows / seen):
+        with batch_statistics(task.module, rows / seen):
             executor.outputs(run, members, batch.inputs, batch.inputs_per_member)
     return members
 
@@ -71,10 +70,11 @@ def _tracking_layers(module: nn.Module) -> list[_NormBase]:
 
 
 @contextmanager
-def _measuring(module: nn.Module, momentum: float) -> Iterator[None]:
-    """Let batch norm alone be in training, with a momentum."""
+def batch_statistics(module: nn.Module, momentum: float = 0.0) -> Iterator[None]:
+    """Let batch norm use the statistics of the batch, and nothing else be in training; 0 keeps running statistics."""
     layers = _tracking_layers(module)
     before = [layer.momentum for layer in layers]
+    module.train(False)
     try:
         for layer in layers:
             layer.train(True)

@@ -63,12 +63,13 @@ def is_due(clock: Clock, start: float, snapshots: int) -> bool:
     return done > 0 and done * snapshots // span > (done - 1) * snapshots // span
 
 
-def check_length(clock: Clock, start: float) -> None:
-    """Refuse a run that is too short for two snapshots, at its first step."""
-    if clock.step == 0 and clock.total_steps - _begin(clock, start) < 2:
+def check_length(clock: Clock, start: float, snapshots: int, least: int = 2) -> None:
+    """Refuse a run that is too short for so many snapshots, at its first step."""
+    num = min(snapshots, clock.total_steps - _begin(clock, start))
+    if clock.step == 0 and num < least:
         raise SettingError(
-            f"{clock.total_steps} steps with start={start} leave fewer than two snapshots; train longer, use smaller "
-            "batches, or lower start"
+            f"{clock.total_steps} steps with start={start} and snapshots={snapshots} give {num} snapshots, {least} are "
+            "needed; train longer, use smaller batches, or lower start"
         )
 
 

@@ -24,7 +24,11 @@ def settings_of(name: str) -> set[str]:
 def small(name: str, **extra):
     """The method with few members and short steps."""
     several = {} if getattr(METHODS[name], "keywords", {}) else {"num_members": 3}
-    wanted = {"hmc": {"max_leapfrog": 10}, "swag": {"start": 0.3, "rank": 2}}
+    wanted = {
+        "hmc": {"max_leapfrog": 10},
+        "swag": {"start": 0.3, "rank": 2},
+        "subspace": {"start": 0.3, "rank": 2, "dim": 1, "draws": 6, "warmup": 1},
+    }
     short = wanted.get(name, {})
     return make_method(name, **(several | short | extra))
 

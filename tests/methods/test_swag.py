@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 import bayesemble as be
+from bayesemble import trajectory
 from bayesemble.errors import SettingError
 from bayesemble.members import State
 from bayesemble.seeds import scoped
@@ -101,7 +102,7 @@ def test_the_rank_is_the_number_of_snapshots_if_that_is_smaller():
 
 def test_too_few_snapshots_are_refused():
     """Before training, if it is known then; a run that stops early says so and keeps its members."""
-    with pytest.raises(SettingError, match=r"6 steps with start=0\.9 leave fewer than two"):
+    with pytest.raises(SettingError, match=r"6 steps with start=0\.9 and snapshots=40 give 0 snapshots, 2 are needed"):
         quick_fit(task(), table(), be.SWAG(start=0.9), epochs=1, batch_size=8)
     with pytest.warns(UserWarning, match="stopped after 0 snapshots"):
         early = quick_fit(task(), table(), be.SWAG(), **MANY, on_epoch=lambda state, row: True)

@@ -12,6 +12,7 @@ from bayesemble.methods.method import Method
 from bayesemble.methods.patched import ECMP, EMP, DropConnect, Dropout, Explicit, Patched
 from bayesemble.methods.repulsive import Repulsive
 from bayesemble.methods.stein import Stein
+from bayesemble.methods.subspace import Subspace
 from bayesemble.methods.swag import SWAG
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Patched",
     "Repulsive",
     "Stein",
+    "Subspace",
     "make_method",
     "method_class",
 ]
@@ -45,6 +47,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "mc_dropout": MCDropout,
     "explicit": Explicit,
     "swag": SWAG,
+    "subspace": Subspace,
     "hmc": HMC,
 }
 

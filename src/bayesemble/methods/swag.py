@@ -64,7 +64,7 @@ class SWAG(ParticleMethod):
 
     def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Move each member uphill on its own log joint; now and then, take a snapshot."""
-        trajectory.check_length(clock, self.start)
+        trajectory.check_length(clock, self.start, self.snapshots)
         scores, info = particles.scores(self, state, batch, task, executor, clock)
         state = particles.ascend(self, state, scores, task, clock)
         if trajectory.is_due(clock, self.start, self.snapshots):
