@@ -55,5 +55,5 @@ class MCDropout(ParticleMethod):
         return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
 
     def make(self, state: State, numbers: range, seed: int) -> Members:
-        """Each member in turn."""
-        return particles.in_turn(state.members, numbers)
+        """Each member in turn; of a single one, a leaf that is not shared says how many passes there are."""
+        return particles.in_turn(state.members, numbers, own=list(state.members.params)[:1])
