@@ -77,7 +77,7 @@ def run(method: Any, arguments: argparse.Namespace, seed: int) -> dict[str, Any]
     trained = time.perf_counter()
     num_draws = None if isinstance(method, be.DeepEnsemble) else max(arguments.draws)
     # Small batches: the activations of large ones are fresh memory for every draw, which takes longer than the sums.
-    probs = ensemble.predict(x_test, num_draws=num_draws, batch_size=128).member_probs
+    probs = ensemble.predict(x_test, num_draws=num_draws, batch_size=128, seed=seed).member_probs
     numbers = [num for num in arguments.draws if num <= len(probs)]
     return {
         "epochs": arguments.epochs,

@@ -1,5 +1,5 @@
-"""How fast an ensemble trains, against a plain Python loop over torch modules with an optimiser each; what it costs that
-members repel one another, against the same members on their own; and what implicit ensembles cost beside one network.
+"""How fast an ensemble trains, against a plain Python loop over torch modules with an optimiser each; what it costs
+that members repel one another, against the same members on their own; what implicit ensembles cost beside one network.
 
     python benchmarks/speed.py            # all cases; ratios within one run, best of several rounds after a warm-up
 

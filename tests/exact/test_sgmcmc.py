@@ -19,7 +19,7 @@ from bayesemble.methods.sgmcmc import CyclicalSGMCMC
 from bayesemble.types import Batch, Clock
 
 NOISE, PRIOR_STD = 0.7, 1.3
-MEMBERS, OUTPUTS = 4, 1000
+MEMBERS, OUTPUTS = 3, 1500
 
 CONSTANT = {"cycles": 1, "floor": 1.0, "exploration": 0.0, "samples_per_cycle": 1}
 SAMPLERS = [("sgld", 1.0), ("sghmc", 0.1), ("sghmc", 0.5)]
@@ -39,22 +39,22 @@ def run(task: be.Task, x: Tensor, y: Tensor, steps: int, **settings: object) -> 
 
 
 def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor) -> None:
-    """Means and covariances of independent draws `(draw, d)`, of a law not far from normal, within 4 standard errors."""
+    """Means, variances and covariances of independent draws `(draw, d)`, within 4 standard errors."""
     scale, num = covariance.diagonal().sqrt(), len(draws)
     standard = (draws - mean) / scale
     assert standard.mean(0).abs().max() < 4 / math.sqrt(num)
     products = standard.unsqueeze(-1) * standard.unsqueeze(-2)
     error = products.std(0) / math.sqrt(num)
     expected = covariance / scale / scale[:, None]
-    assert 4 * error.max() < 0.15, "too few draws to tell a wrong factor"
     assert (products.mean(0) - expected).abs().lt(4 * error).all(), f"{products.mean(0)} instead of {expected}"
+    assert 4 * error.max() < 0.15, "too few draws to tell a wrong factor"
 
 
 def regression_data() -> tuple[Tensor, Tensor]:
     """Three inputs, two of them alike, so that their weights are strongly correlated."""
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(2)
     x = torch.randn(15, 3, generator=generator, dtype=torch.float64)
-    x[:, 1] = x[:, 0] + 0.5 * x[:, 1]
+    x[:, 1] = x[:, 0] + 0.6 * x[:, 1]
     noise = NOISE * torch.randn(15, generator=generator, dtype=torch.float64)
     return x, x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + noise
 
@@ -72,16 +72,21 @@ def regression_task(temperature: float = 1.0) -> be.Task:
     return be.Task(model, be.Gaussian(noise=NOISE), prior, temperature=temperature)
 
 
+def transition(precision: Tensor, h: float, alpha: float) -> Tensor:
+    """The matrix of a step of SGHMC on (position, velocity): v' = (1 - alpha) v - h P w, w' = w + v'."""
+    eye, zero = torch.eye(len(precision), dtype=torch.float64), torch.zeros_like(precision)
+    velocity = torch.cat([-h * precision, (1 - alpha) * eye], dim=1)
+    return torch.cat([velocity + torch.cat([eye, zero], dim=1), velocity])
+
+
 def stationary(precision: Tensor, h: float, alpha: float) -> Tensor:
     """Covariance of (position, velocity) that a step of SGHMC leaves as it is; alpha = 1 is SGLD.
 
-    v' = (1 - alpha) v - h P w + sqrt(2 h alpha) e,  w' = w + v':  the discrete Lyapunov equation S = A S A' + B B'.
+    It solves the discrete Lyapunov equation S = A S A' + 2 h alpha B, with B the covariance of (e, e).
     """
-    eye, zero = torch.eye(len(precision), dtype=torch.float64), torch.zeros_like(precision)
-    velocity = torch.cat([-h * precision, (1 - alpha) * eye], dim=1)
-    transition = torch.cat([velocity + torch.cat([eye, zero], dim=1), velocity])
+    eye = torch.eye(len(precision), dtype=torch.float64)
     noise = 2 * h * alpha * torch.cat([torch.cat([eye, eye], dim=1)] * 2)
-    return torch.from_numpy(solve_discrete_lyapunov(transition.numpy(), noise.numpy()))
+    return torch.from_numpy(solve_discrete_lyapunov(transition(precision, h, alpha).numpy(), noise.numpy()))
 
 
 def widened(precision: Tensor, h: float, alpha: float) -> Tensor:
@@ -104,12 +109,9 @@ def twin(precision: Tensor, mean: Tensor, h: float, alpha: float, factor: float,
 
 
 def steps_to_forget(precision: Tensor, h: float, alpha: float) -> int:
-    """Steps after which what is left of the start is e^-8."""
-    eye, zero = torch.eye(len(precision), dtype=torch.float64), torch.zeros_like(precision)
-    velocity = torch.cat([-h * precision, (1 - alpha) * eye], dim=1)
-    transition = torch.cat([velocity + torch.cat([eye, zero], dim=1), velocity])
-    slowest = torch.linalg.eigvals(transition).abs().max().item()
-    return math.ceil(-8 / math.log(slowest))
+    """Steps after which what is left of the start is e^-6."""
+    slowest = torch.linalg.eigvals(transition(precision, h, alpha)).abs().max().item()
+    return math.ceil(-6 / math.log(slowest))
 
 
 @pytest.mark.parametrize(("sampler", "alpha"), SAMPLERS)
@@ -123,23 +125,20 @@ def test_linear_regression_has_the_law_of_the_steps_exactly(sampler, alpha, temp
     torch.testing.assert_close(both[:3, :3], widened(precision, h, alpha))
     x, y = regression_data()
     steps = steps_to_forget(precision, h, alpha)
-    settings = {"sampler": sampler, "learning_rate": h * len(x)} | ({"alpha": alpha} if sampler == "sghmc" else {})
+    settings = {"sampler": sampler, "alpha": alpha, "learning_rate": h * len(x)}
     positions, velocities = run(regression_task(temperature), x, y, steps, **settings)
     assert_moments(positions, mean, both[:3, :3])
     if sampler == "sghmc":
         assert_moments(torch.cat([positions, velocities], dim=1), torch.cat([mean, torch.zeros(3)]), both)
 
 
-@pytest.mark.parametrize(("sampler", "alpha"), SAMPLERS)
-@pytest.mark.parametrize("temperature", [1.0, 0.5])
-def test_small_steps_lead_to_the_posterior(sampler, alpha, temperature):
+@pytest.mark.parametrize(("sampler", "alpha"), SAMPLERS[:2])
+def test_small_steps_lead_to_the_posterior(sampler, alpha):
     mean, precision = regression_posterior()
-    precision = precision / temperature
     h = 0.05 / torch.linalg.eigvalsh(precision).max().item()
     x, y = regression_data()
-    steps = steps_to_forget(precision, h, alpha)
-    settings = {"sampler": sampler, "learning_rate": h * len(x)} | ({"alpha": alpha} if sampler == "sghmc" else {})
-    positions, _ = run(regression_task(temperature), x, y, steps, **settings)
+    settings = {"sampler": sampler, "alpha": alpha, "learning_rate": h * len(x)}
+    positions, _ = run(regression_task(), x, y, steps_to_forget(precision, h, alpha), **settings)
     assert_moments(positions, mean, precision.inverse())
 
 
@@ -168,7 +167,7 @@ def grid_moments(log_density: Callable[[Tensor], Tensor], low: float, high: floa
     return mean, (points - mean).T @ ((points - mean) * weights[:, None])
 
 
-@pytest.mark.parametrize(("sampler", "alpha"), [("sgld", 1.0), ("sghmc", 0.1)])
+@pytest.mark.parametrize(("sampler", "alpha"), SAMPLERS[:2])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_logistic_regression(sampler, alpha, temperature):
     generator = torch.Generator().manual_seed(3)
@@ -180,14 +179,12 @@ def test_logistic_regression(sampler, alpha, temperature):
         return (likelihood - points.square().sum(1) / (2 * 1.5**2)) / temperature
 
     mean, covariance = grid_moments(log_density, -6.0, 10.0, num=600)
-    zero = torch.zeros(1, 2, dtype=torch.float64)
-    curvature = -torch.func.hessian(lambda point: log_density(point[None])[0])(zero[0])  # it is largest at 0
-    precision = covariance.inverse()
-    h = 0.05 / torch.linalg.eigvalsh(curvature).max().item()
+    largest = (x.T @ x / 4 + torch.eye(2, dtype=torch.float64) / 1.5**2) / temperature  # the curvature is so at 0
+    h = 0.08 / torch.linalg.eigvalsh(largest).max().item()
     model = lambda: nn.Linear(2, OUTPUTS, bias=False).double()  # noqa: E731
     task = be.Task(model, be.Bernoulli(), be.NormalPrior(std=1.5), temperature=temperature)
-    settings = {"sampler": sampler, "learning_rate": h * len(x)} | ({"alpha": alpha} if sampler == "sghmc" else {})
-    positions, _ = run(task, x, y, 2 * steps_to_forget(precision, h, alpha), **settings)
+    settings = {"sampler": sampler, "alpha": alpha, "learning_rate": h * len(x)}
+    positions, _ = run(task, x, y, steps_to_forget(covariance.inverse() / 1.5, h, alpha), **settings)
     assert_moments(positions, mean, covariance)
 
 
@@ -197,10 +194,8 @@ def test_a_run_is_the_textbook_one(sampler, alpha):
     x, y = regression_data()
     task = be.Task(lambda: nn.Linear(3, 1, bias=False).double(), be.Gaussian(noise=NOISE), be.NormalPrior(PRIOR_STD))
     task = task.bind(15, x)
-    settings = {"alpha": alpha} if sampler == "sghmc" else {}
-    method = CyclicalSGMCMC(
-        num_members=3, sampler=sampler, learning_rate=0.1, cycles=2, exploration=0.6, samples_per_cycle=2, **settings
-    )
+    settings = {"sampler": sampler, "alpha": alpha, "learning_rate": 0.1, "clip": None}
+    method = CyclicalSGMCMC(num_members=3, cycles=2, exploration=0.6, samples_per_cycle=2, **settings)
     state = method.init(task, 5)
     starts = state.members.params["weight"].flatten(1).clone()
     for step in range(20):

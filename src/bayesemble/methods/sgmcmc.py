@@ -5,8 +5,9 @@
 
 with h = learning rate / N, as learning rates refer to the mean loss. Both leave exp(log joint) in place as h goes to 0.
 A temperature needs no other noise: `Task` divides the log joint by it. In every cycle the learning rate falls by a
-cosine; in the first part, exploration, there is no noise, which makes it SGD (with momentum 1 - alpha); in the rest,
-sampling, there is, and networks are collected. All chains run side by side, each with noise of its own.
+cosine. In the first part, exploration, there is no noise, and gradients are clipped: it is SGD (with momentum
+1 - alpha). In the rest, sampling, there is noise and no clipping, and networks are collected. All chains run side by
+side, each with noise of its own.
 
     rate_k = learning rate * ( floor + (1 - floor) (1 + cos(pi r_k)) / 2 ),    r_k the share of the cycle that is done
 
@@ -63,7 +64,7 @@ class CyclicalSGMCMC:
     floor: float = setting(0.0, "step size at the end of a cycle, as a share of the first; 1 keeps it constant")
     exploration: float = setting(0.8, "share of each cycle without noise, before networks are collected")
     samples_per_cycle: int = setting(3, "networks collected of each chain and cycle, evenly spaced while sampling")
-    clip: float | None = setting(None, "largest norm of each chain's gradient of the mean loss while exploring")
+    clip: float | None = setting(1.0, "largest norm of each chain's gradient of the mean loss while exploring, or None")
 
     drawn_slots = collected.SLOTS
 
