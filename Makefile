@@ -43,4 +43,5 @@ $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.%: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) ".[$*]"
+	$(PIP) install --no-deps "curvlinops-for-pytorch>=3,<4"
 	touch $@

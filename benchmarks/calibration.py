@@ -106,10 +106,10 @@ def summarise(rows: list[dict[str, Any]]) -> Table:
     table = Table("method", "draws", *SCORES)
     for name in dict.fromkeys(row["method"] for row in rows):
         runs = [row["draws"] for row in rows if row["method"] == name]
-        for num in runs[0]:
+        for num in max(runs, key=len):
             cells = []
             for score in SCORES:
-                values = [found[num][score] for found in runs]
+                values = [found[num][score] for found in runs if num in found]
                 error = f"+-{statistics.stdev(values) / math.sqrt(len(values)):.4f}" if len(values) > 1 else ""
                 cells.append(f"{statistics.fmean(values):.4f}{error}")
             table.add_row(name, num, *cells)

@@ -2,9 +2,9 @@
 
     python examples/prior_functions.py prior.png
 
-One hidden layer of 100 units with a sign as activation, so that every function is a staircase. Left: dropout, one set of
-weights, of which each function leaves out some units. Middle: EMP, five components for each of the two layers, 25
-functions in all. Right: every function with weights of its own. After figure 3 of Chang et al. (2019).
+One hidden layer of 100 units with a sign as activation, so that every function is a staircase. Left: dropout at two
+rates, one set of weights, of which each function leaves out some units. Then EMP, five components for each of the two
+layers, 25 functions in all. Right: every function with weights of its own. After figure 3 of Chang et al. (2019).
 """
 
 import sys

@@ -194,3 +194,12 @@ def test_ensembles_without_chains_are_refused():
     short = quick_fit(be.Task(small_mlp, be.Categorical()), (x, y), be.HMC(), epochs=4, batch_size=None)
     with pytest.raises(be.SettingError, match="at least 4 draws of each chain, got 2"):
         be.convergence(short, x)
+
+
+def test_chains_of_stochastic_gradients_are_compared_too():
+    method = be.CyclicalSGMCMC(num_members=3, cycles=2, samples_per_cycle=4)
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(), method, epochs=20)
+    found = be.convergence(ensemble, table()[0])
+    functions = ensemble.predict(table()[0]).member_probs.flatten(1).unflatten(0, (3, 8))
+    assert found["rhat"] == pytest.approx(float(rhat(functions).max()))
+    assert "acceptance" not in found

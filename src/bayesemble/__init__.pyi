@@ -33,6 +33,7 @@ from .members import Members as Members
 from .methods import METHODS as METHODS
 from .methods.deep_ensemble import DeepEnsemble as DeepEnsemble
 from .methods.hmc import HMC as HMC
+from .methods.laplace import Laplace as Laplace
 from .methods.mc_dropout import MCDropout as MCDropout
 from .methods.patched import ECMP as ECMP
 from .methods.patched import EMP as EMP
@@ -41,6 +42,8 @@ from .methods.patched import Dropout as Dropout
 from .methods.patched import Explicit as Explicit
 from .methods.patched import Patched as Patched
 from .methods.repulsive import Repulsive as Repulsive
+from .methods.sgmcmc import CyclicalSGMCMC as CyclicalSGMCMC
+from .methods.snapshot import Snapshot as Snapshot
 from .methods.stein import Stein as Stein
 from .methods.subspace import Subspace as Subspace
 from .methods.swag import SWAG as SWAG

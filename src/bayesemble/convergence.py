@@ -22,6 +22,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
+from bayesemble import collected
 from bayesemble.arrays import numbers
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import DataError, SettingError
@@ -79,34 +80,36 @@ def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
       of each class or the mean (and noise) of each output, on every row of the inputs;
     - `rhat_parameters`, `ess_parameters`: the same of the parameters; for networks with hidden units expect these to
       be bad, since the units can change places;
-    - `divergent`: number of trajectories that diverged after the warm-up, over all chains;
-    - `acceptance`: mean probability of acceptance after the warm-up.
+    - `divergent` (HMC): number of trajectories that diverged after the warm-up, over all chains;
+    - `acceptance` (HMC): mean probability of acceptance after the warm-up.
 
     Args:
         ensemble: Fitted with chains, as `HMC` has them.
         inputs: Rows to compare the functions on, as for `Ensemble.predict`.
     """
-    counts = ensemble.state.slots.get("sampling")
-    if counts is None:
+    slots = ensemble.state.slots
+    counts = slots.get("sampling")
+    if counts is None and not slots.keys() >= set(collected.SLOTS):
         raise SettingError(
-            f"convergence compares chains of draws, as be.HMC makes them; this is an ensemble of "
+            f"convergence compares chains of draws, as be.HMC and be.CyclicalSGMCMC make them; this is an ensemble of "
             f"{type(ensemble.method).__name__} without chains"
         )
     members, num_chains = ensemble.draw(), ensemble.num_members
-    kept = int(counts["kept"])
+    kept = members.num_members // num_chains if counts is None else int(counts["kept"])
     if kept < _FEWEST_DRAWS:
         raise SettingError(f"convergence needs at least {_FEWEST_DRAWS} draws of each chain, got {kept}; train longer")
     functions = _function_values(ensemble.predict(inputs)).unflatten(0, (num_chains, kept))
     weights = torch.cat([leaf.flatten(1) for leaf in members.params.values()], dim=1).unflatten(0, (num_chains, kept))
-    transitions = float(counts["transitions"])
-    return {
+    found = {
         "rhat": float(rhat(functions).max()),
         "ess": float(effective_sample_size(functions).min()),
         "rhat_parameters": float(rhat(weights).max()),
         "ess_parameters": float(effective_sample_size(weights).min()),
-        "divergent": float(counts["divergent"].sum()),
-        "acceptance": float(counts["acceptance"].mean()) / transitions,
     }
+    if counts is not None:
+        found["divergent"] = float(counts["divergent"].sum())
+        found["acceptance"] = float(counts["acceptance"].mean()) / float(counts["transitions"])
+    return found
 
 
 def _function_values(predictive: Predictive) -> Tensor:

@@ -25,7 +25,7 @@ from bayesemble.initialise import ModelSource
 from bayesemble.likelihoods import LIKELIHOODS
 from bayesemble.members import Members, State
 from bayesemble.methods import METHODS, Method, method_class
-from bayesemble.methods.method import drawn_slots, keeps_dropout
+from bayesemble.methods.method import Reader, drawn_slots, keeps_dropout
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.priors import PRIORS
@@ -118,10 +118,12 @@ class Ensemble:
 
     def keep(self, indices: Sequence[int]) -> Ensemble:
         """An ensemble of some of the members, equally weighted. It predicts, but cannot be trained further."""
-        state, places = self.state, torch.as_tensor(list(indices))
-        slots = {slot: state.slots[slot] for slot in drawn_slots(self.method) if slot in state.slots}
-        per_draw = {slot: {name: leaf[places] for name, leaf in leaves.items()} for slot, leaves in slots.items()}
-        kept = State(state.members.take(places), state.slots | per_draw if slots else {})
+        state, places, own = self.state, torch.as_tensor(list(indices)), drawn_slots(self.method)
+        slots = {
+            slot: {name: leaf[places] for name, leaf in leaves.items()} if slot in own else leaves
+            for slot, leaves in state.slots.items()
+        }
+        kept = State(state.members.take(places), slots if own else {})
         return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)  # type: ignore[type-var]
 
     def save(self, folder: str | Path) -> None:
@@ -180,6 +182,8 @@ class Ensemble:
         return self.task.predictive(torch.cat(outputs), Members.concat(parts))
 
     def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
+        if isinstance(self.method, Reader):
+            return self.method.member_outputs(self.state, self.task, params, buffers, inputs)
         return self.task.forward(params, buffers, inputs, dropout=keeps_dropout(self.method))
 
 

@@ -1,6 +1,6 @@
 """Small shared types: leaves, batches, the clock of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,10 @@ class Batch:
     def targets_of(self, member: int) -> Tensor:
         """Give the targets that one member sees."""
         return self.targets[member] if self.targets_per_member else self.targets
+
+
+TrainingData = Callable[[], Iterator[Batch]]
+"""Goes through the training rows once, in batches."""
 
 
 @dataclass(frozen=True)

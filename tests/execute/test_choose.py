@@ -7,6 +7,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.execute.choose import choose, describe, vmap_obstacle
 from bayesemble.members import State
+from bayesemble.models import mlp
 from bayesemble.types import Batch
 from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
 
@@ -162,3 +163,11 @@ def test_probing_leaves_the_members_as_they_are():
     before = State(members).clone().members
     assert vmap_obstacle(task, members, Batch(x, y)) is None
     assert all(torch.equal(members.params[name], before.params[name]) for name in members.params)
+
+
+def test_gradients_that_are_zero_but_for_rounding_do_not_count_against_vmap():
+    """A bias in front of batch norm has no effect; what autograd finds there is the rounding of the other gradients."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 100, 6, generator=generator), torch.randn(2, 100, 1, generator=generator)
+    task = be.Task(lambda: mlp(6, [50], 1, norm=True), be.Gaussian(0.02))
+    quick_fit(task, be.PerMember(x, y), be.DeepEnsemble(num_members=2), executor="vmap", epochs=1, batch_size=None)

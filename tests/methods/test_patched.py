@@ -349,6 +349,11 @@ def test_some_members_can_be_kept():
     assert kept.predict(table()[0], num_draws=5).probs.isfinite().all()
 
 
+def test_members_without_components_can_be_kept_too():
+    ensemble, x = quick_fit(task(), table(), be.Dropout(num_members=3)), table()[0]
+    assert ensemble.keep([0, 2]).predict(x, num_draws=4).probs.isfinite().all()
+
+
 def test_draws_come_from_members_in_turn_and_by_their_weights():
     ensemble = quick_fit(task(), table(), be.EMP(num_members=2)).reweight([0.8, 0.2])
     drawn = ensemble.draw(6)

@@ -71,7 +71,7 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
     rows = _few_rows(batch, few.num_members)
     seeds = list(range(few.num_members)) if task.stochastic else None
 
-    def run(executor: Executor) -> list[Tensor]:
+    def run(executor: Executor) -> tuple[list[Tensor], list[Tensor]]:
         copy = State(few).clone().members
         outputs = executor.outputs(
             lambda params, buffers, inputs, _: task.forward(params, buffers, inputs),
@@ -80,7 +80,7 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
             rows.inputs_per_member,
         )
         value, gradients = executor.gradients(task.mean_log_likelihood, copy, rows, seeds)
-        return [outputs, value, *gradients.values()]
+        return [outputs, value], list(gradients.values())
 
     expected = run(Loop())
     layers: list[str] = []
@@ -91,7 +91,10 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
     except Exception as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
         where = f"layer {layers[-1]}" if layers else "the backward pass"
         return f"vmap cannot run {where}: {str(error).strip().splitlines()[0]}"
-    if all(_close(one, other) for one, other in zip(expected, found, strict=True)):
+    values = all(_close(one, other) for one, other in zip(expected[0], found[0], strict=True))
+    # Some gradients are zero but for the rounding of the others, as that of a bias in front of batch norm.
+    largest = max(_size(gradient) for gradient in expected[1])
+    if values and all(_close(one, other, largest) for one, other in zip(expected[1], found[1], strict=True)):
         return None
     cause = ", most likely from random numbers drawn inside a fused operation, as attention with dropout does"
     return "vmap gives other numbers than the loop for this network" + (cause if task.stochastic else "")
@@ -182,9 +185,14 @@ def _few_rows(batch: Batch, num_members: int, num_rows: int = 4) -> Batch:
     )
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    scale = float(one.abs().max()) if one.numel() else 0.0
-    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-4 * scale + 1e-6)
+def _close(one: Tensor, other: Tensor, largest: float = 0.0) -> bool:
+    """Equal to 1e-4 of their own size, or to 1e-6 of the largest of what they belong to."""
+    slack = 1e-4 * _size(one) + 1e-6 * max(largest, 1.0)
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=slack)
+
+
+def _size(one: Tensor) -> float:
+    return float(one.abs().max()) if one.numel() else 0.0
 
 
 @contextmanager

@@ -7,10 +7,13 @@ from typing import Any, get_args, get_type_hints
 from bayesemble.errors import SettingError
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.hmc import HMC
+from bayesemble.methods.laplace import Laplace
 from bayesemble.methods.mc_dropout import MCDropout
 from bayesemble.methods.method import Method
 from bayesemble.methods.patched import ECMP, EMP, DropConnect, Dropout, Explicit, Patched
 from bayesemble.methods.repulsive import Repulsive
+from bayesemble.methods.sgmcmc import CyclicalSGMCMC
+from bayesemble.methods.snapshot import Snapshot
 from bayesemble.methods.stein import Stein
 from bayesemble.methods.subspace import Subspace
 from bayesemble.methods.swag import SWAG
@@ -21,14 +24,17 @@ __all__ = [
     "HMC",
     "METHODS",
     "SWAG",
+    "CyclicalSGMCMC",
     "DeepEnsemble",
     "DropConnect",
     "Dropout",
     "Explicit",
+    "Laplace",
     "MCDropout",
     "Method",
     "Patched",
     "Repulsive",
+    "Snapshot",
     "Stein",
     "Subspace",
     "make_method",
@@ -47,7 +53,10 @@ METHODS: dict[str, Callable[..., Method]] = {
     "mc_dropout": MCDropout,
     "explicit": Explicit,
     "swag": SWAG,
+    "csgmcmc": CyclicalSGMCMC,
+    "snapshot": Snapshot,
     "subspace": Subspace,
+    "laplace": Laplace,
     "hmc": HMC,
 }
 

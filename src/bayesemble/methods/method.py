@@ -1,6 +1,5 @@
 """What every method offers: a frozen dataclass of settings with three functions."""
 
-from collections.abc import Callable, Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -9,10 +8,7 @@ from torch import Tensor
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
 from bayesemble.task import Task
-from bayesemble.types import Batch, Clock, Info
-
-TrainingData = Callable[[], Iterator[Batch]]
-"""Goes through the training rows once, in batches."""
+from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, TrainingData
 
 
 @runtime_checkable
@@ -66,6 +62,15 @@ class Finisher(Method, Protocol):
 
     def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
         """Complete the state; `data()` goes through the training rows once, in batches."""
+        ...
+
+
+@runtime_checkable
+class Reader(Method, Protocol):
+    """A method that runs the networks it draws in its own way, such as made linear around a member."""
+
+    def member_outputs(self, state: State, task: Task, params: Leaves, buffers: Leaves, inputs: Inputs) -> Tensor:
+        """Outputs of one network, `(row, ...)`."""
         ...
 
 

@@ -64,7 +64,7 @@ class Patched(ParticleMethod):
     kl: str = setting("exact", "how the prior weighs components: exact, or single (all as strong as shared leaves)")
     training_draws: int = setting(1, "draws for each batch in training")
     draws: int = setting(20, "networks drawn for a prediction, unless told otherwise")
-    jitter: float = setting(0.1, "noise on components that would start equal, as a share of the size of their leaf")
+    jitter: float = setting(0.1, "noise on components that start equal, as a share of the size of their leaf")
     start: nn.Module | None = setting(None, "a trained network to start from, instead of a fresh one")
     train: str = setting("all", "what is trained: all, or components alone")
 
@@ -136,9 +136,7 @@ class Patched(ParticleMethod):
             slots[banks.COMPONENTS] = self._start_components(members, patches, task, seed)
         if self.mixing == "learned":
             slots[banks.MIXING] = mixing.start(patches, self.num_members, self.components, task.dtype)
-        if (
-            self.assignment == "network" and self.components > 1
-        ):  # networks with nothing in common have statistics of their own
+        if self.assignment == "network" and self.components > 1:  # whole networks have statistics of their own
             own = {name: leaf for name, leaf in members.buffers.items() if name not in members.shared}
             slots[banks.BUFFERS] = {name: torch.stack([leaf] * self.components, 1) for name, leaf in own.items()}
         return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots))))
@@ -218,17 +216,15 @@ class Patched(ParticleMethod):
         return {name: leaf for name, leaf in banks.leaves_of(state).items() if not is_fixed(name)}
 
     def _start_components(self, members: Members, patches: Patches, task: Task, seed: int) -> Leaves:
-        """Components but the first, which is the member itself: fresh networks, or copies of the trained one."""
-        networks = [members]
-        for number in range(1, self.components):
-            fresh = self.start is None
-            networks.append(
-                task.new_members(len(members.weights), seeds.child(seed, "component", number)) if fresh else members
-            )
+        """Components but the first, which is the member itself: around it, or, if they are networks, fresh ones."""
+        whole = self.assignment == "network" and self.start is None
+        numbers = range(1, self.components)
+        count = members.num_members
+        fresh = [task.new_members(count, seeds.child(seed, "component", n)) if whole else members for n in numbers]
         others = {}
         for name in patches:
-            parts = [network.params[name] for network in networks]
-            generators = [seeds.generator(seed, "member", i, "jitter", name) for i in range(members.num_members)]
+            parts = [network.params[name] for network in (members, *fresh)]
+            generators = [seeds.generator(seed, "member", i, "jitter", name) for i in range(count)]
             first, *rest = patching.spread(parts, self.jitter, generators)
             others[COMPONENTS + name] = torch.stack(rest, 1)
             members.params[name].copy_(first)
@@ -293,4 +289,4 @@ class Explicit(Patched):
 
     assignment: str | dict[str, str] = setting("network", "what shares a draw: the whole network")
     select: Wish = setting("all", "leaves that are drawn: all")
-    jitter: float = setting(0.0, "noise on components that would start equal, as a share of the size of their leaf")
+    jitter: float = setting(0.0, "noise on components that start equal, as a share of the size of their leaf")

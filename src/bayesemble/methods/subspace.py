@@ -20,12 +20,11 @@ from torch import Tensor
 from bayesemble import particles, seeds, statistics, subspaces, trajectory
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
-from bayesemble.methods.method import TrainingData
 from bayesemble.particles import ParticleMethod
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
 from bayesemble.trajectory import DEVIATIONS, MEAN
-from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction
+from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, TrainingData
 
 _BASIS, _POINTS, _BUFFERS = "subspace_basis", "subspace_points", "subspace_buffers"  # slots
 

@@ -23,12 +23,11 @@ from bayesemble import particles, seeds, statistics, trajectory
 from bayesemble.errors import SettingError
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
-from bayesemble.methods.method import TrainingData
 from bayesemble.particles import ParticleMethod
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
 from bayesemble.trajectory import DEVIATIONS, MEAN, SQUARES
-from bayesemble.types import Batch, Clock, Info, Leaves
+from bayesemble.types import Batch, Clock, Info, Leaves, TrainingData
 
 _BUFFERS, _ROOTS = "swag_buffers", "swag_roots"  # slots
 _TOGETHER = 10  # networks whose statistics are measured in one pass
