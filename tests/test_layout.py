@@ -20,6 +20,7 @@ LAYERS = [
     ["task"],
     ["batches", "execute"],
     ["particles", "mixing", "banks", "statistics", "trajectory", "subspaces", "collected", "curvature"],
+    ["measured"],
     ["interaction"],
     ["function_space"],
     ["sequential"],

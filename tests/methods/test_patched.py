@@ -340,6 +340,21 @@ def _power_cut(state, row):
         raise RuntimeError("power cut")
 
 
+@pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit, be.Dropout])
+@pytest.mark.parametrize("members", [1, 2])
+def test_draws_can_have_statistics_of_their_own(kind, members):
+    """Those that a plain pass over the data gives each of them."""
+    method = kind(num_members=members, statistics="own", draws=6, select="all")
+    ensemble = quick_fit(task(), table(), method, batch_size=None, epochs=4)
+    drawn, x = ensemble.draw(6), table()[0]
+    for number in range(6):
+        hidden = x @ drawn.params["0.weight"][number].T + drawn.params["0.bias"].expand(6, 8)[number]
+        torch.testing.assert_close(drawn.buffers["1.running_mean"][number], hidden.mean(0), rtol=1e-4, atol=1e-5)
+    assert torch.equal(ensemble.predict(x, seed=1).probs, ensemble.predict(x, seed=2).probs), "the networks are settled"
+    with pytest.raises(SettingError, match="measured for 6 networks, 7 were asked for"):
+        ensemble.predict(x, num_draws=7)
+
+
 def test_some_members_can_be_kept():
     ensemble = quick_fit(task(), table(), be.ECMP(num_members=3))
     kept = ensemble.keep([2])
@@ -379,6 +394,7 @@ def test_data_of_each_member_is_trained_on_but_not_predicted_at_once():
         ({"rate": 1.0}, "probability below 1"),
         ({"mixing": "learned"}, "training_draws=2"),
         ({"kl": "half"}, "kl is exact or single"),
+        ({"statistics": "none"}, "statistics is shared or own"),
         ({"train": "nothing"}, "train is all or components"),
         ({"mixing": "some"}, "mixing is uniform or learned"),
         ({"draws": 0}, "draws is a number from 1"),

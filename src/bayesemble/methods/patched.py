@@ -10,7 +10,8 @@ climb the evidence lower bound, one draw (or a few) of Z for each batch:
     ELBO = N * E_Z[ mean log p(y | f(x; W)) ] - KL,     -KL = sum_k p_k log p(M_k) + entropy of Z + log p(shared leaves)
 
 so that a component is pulled by the prior with weight p_k and a shared leaf with weight 1 (`kl="exact"`); the paper's
-code-side form has weight 1 for all (`kl="single"`). Batch-norm statistics are shared by all draws.
+code-side form has weight 1 for all (`kl="single"`). Batch-norm statistics are shared by all draws (as the paper has it,
+it seems), unless each network that will be drawn is to have its own.
 
 Reference: Chang, Chen, Nobre & Liu (2019), "Ensemble Model Patching: a parameter-efficient variational Bayesian neural
 network".
@@ -25,7 +26,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bayesemble import banks, mixing, particles, patching, seeds
+from bayesemble import banks, measured, mixing, particles, patching, seeds
 from bayesemble.errors import SettingError
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
@@ -34,7 +35,7 @@ from bayesemble.patching import COMPONENTS, KINDS, MIXING, Patches, components_o
 from bayesemble.select import Wish, layers, select
 from bayesemble.settings import require, setting
 from bayesemble.task import OF_LIKELIHOOD, Task
-from bayesemble.types import Batch, Clock, Info, Leaves
+from bayesemble.types import Batch, Clock, Info, Leaves, TrainingData
 
 
 class Implicit(NamedTuple):
@@ -64,11 +65,12 @@ class Patched(ParticleMethod):
     kl: str = setting("exact", "how the prior weighs components: exact, or single (all as strong as shared leaves)")
     training_draws: int = setting(1, "draws for each batch in training")
     draws: int = setting(20, "networks drawn for a prediction, unless told otherwise")
+    statistics: str = setting("shared", "batch-norm statistics: shared by all draws, or own ones of `draws` networks")
     jitter: float = setting(0.1, "noise on components that start equal, as a share of the size of their leaf")
     start: nn.Module | None = setting(None, "a trained network to start from, instead of a fresh one")
     train: str = setting("all", "what is trained: all, or components alone")
 
-    drawn_slots = (banks.COMPONENTS, banks.MIXING, banks.BUFFERS)
+    drawn_slots = (banks.COMPONENTS, banks.MIXING, banks.BUFFERS, *measured.SLOTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,6 +82,7 @@ class Patched(ParticleMethod):
             require(getattr(self, name) >= 0, f"{name} is a number of at least 0, got {getattr(self, name)}")
         require(self.mixing in ("uniform", "learned"), f"mixing is uniform or learned, not {self.mixing!r}")
         require(self.kl in ("exact", "single"), f"kl is exact or single, not {self.kl!r}")
+        require(self.statistics in ("shared", "own"), f"statistics is shared or own, not {self.statistics!r}")
         require(self.train in ("all", "components"), f"train is all or components, not {self.train!r}")
         require(0 <= self.rate < 1, f"rate is a probability below 1, got {self.rate}")
         alone = self.mixing == "learned" and self.training_draws < 2
@@ -173,11 +176,21 @@ class Patched(ParticleMethod):
         """Networks of the family."""
         return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
 
+    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+        """Measure batch-norm statistics for each network that will be drawn, if they are to have their own."""
+        if self.statistics == "shared":
+            return state
+        return measured.measure(state, task, self._networks, self.draws, data, executor, seed)
+
     def make(self, state: State, numbers: range, seed: int) -> Members:
-        """Networks by number, from each member in turn; of a single member, all that is not drawn is shared."""
+        """Networks by number, from each member in turn."""
+        return measured.make(state, numbers, seed, self._networks)
+
+    def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
+        """Networks with a root for each member; of a single member, all that is not drawn is shared."""
         members, leaves = state.members, banks.leaves_of(state)
         places = [number % members.num_members for number in numbers]
-        assigned, noise = self._assign(state, places, [seeds.generator(seed, number) for number in numbers])
+        assigned, noise = self._assign(state, places, measured.generators(numbers, roots))
         buffers = banks.own_buffers(state, assigned, places)
         base = particles.in_turn(members, numbers, {*assigned, *buffers})
         if members.num_members > 1:

@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from bayesemble import particles, seeds, statistics, trajectory
-from bayesemble.errors import SettingError
+from bayesemble import measured, particles, trajectory
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
 from bayesemble.particles import ParticleMethod
@@ -28,9 +27,6 @@ from bayesemble.settings import require, setting
 from bayesemble.task import Task
 from bayesemble.trajectory import DEVIATIONS, MEAN, SQUARES
 from bayesemble.types import Batch, Clock, Info, Leaves, TrainingData
-
-_BUFFERS, _ROOTS = "swag_buffers", "swag_roots"  # slots
-_TOGETHER = 10  # networks whose statistics are measured in one pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +41,7 @@ class SWAG(ParticleMethod):
     snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps")
     draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn")
 
-    drawn_slots = (*trajectory.SLOTS, _BUFFERS, _ROOTS)
+    drawn_slots = (*trajectory.SLOTS, *measured.SLOTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,44 +78,19 @@ class SWAG(ParticleMethod):
             return state
         if count < self.rank and not self.diagonal:
             warnings.warn(f"SWAG took {count} snapshots, so that its rank is {count}, not {self.rank}", stacklevel=2)
-        members = state.members.num_members
-        roots = torch.tensor([seeds.child(seed, "member", place, "swag") for place in range(members)])
-        state = replace(state, slots=state.slots | {_ROOTS: {"roots": roots}})
-        names, each = statistics.norm_buffers(task.module), math.ceil(self.draws / members)
-        if not names:
-            return state
-        parts = []
-        for begin in range(0, each * members, _TOGETHER):
-            numbers = range(begin, min(begin + _TOGETHER, each * members))
-            parts.append(statistics.remeasured(task, self._networks(state, numbers, roots.tolist()), data, executor))
-        # Number n is that of member n % members.
-        whole = {name: torch.cat([part.buffers[name] for part in parts]) for name in names}
-        own = {name: leaf.unflatten(0, (each, members)).transpose(0, 1).contiguous() for name, leaf in whole.items()}
-        return replace(state, slots=state.slots | {_BUFFERS: own})
+        return measured.measure(state, task, self._networks, self.draws, data, executor, seed)
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
         """Networks from the Gaussian; before there is one, the members."""
-        if _ROOTS not in state.slots:
+        if measured.ROOTS not in state.slots:
             return particles.draw(state, num, generator)
         return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
 
     def make(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""
-        members, buffers = state.members.num_members, state.slots.get(_BUFFERS)
-        if _ROOTS not in state.slots:
+        if measured.ROOTS not in state.slots:
             return particles.in_turn(state.members, numbers)
-        if buffers is None:
-            return self._networks(state, numbers, [seeds.child(seed, place) for place in range(members)])
-        most = members * next(iter(buffers.values())).shape[1]
-        if numbers.stop > most:
-            raise SettingError(
-                f"batch-norm statistics were measured for {most} networks, {numbers.stop} were asked for; "
-                "train with more draws"
-            )
-        drawn = self._networks(state, numbers, state.slots[_ROOTS]["roots"].tolist())
-        places = torch.tensor(numbers)
-        own = {name: leaf[places % members, places // members] for name, leaf in buffers.items()}
-        return replace(drawn, buffers=drawn.buffers | own, shared=drawn.shared - own.keys())
+        return measured.make(state, numbers, seed, self._networks)
 
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ), one z2 for all leaves of a network."""
@@ -128,7 +99,7 @@ class SWAG(ParticleMethod):
         places = [number % members.num_members for number in numbers]
         names = sorted(slots[MEAN])  # a checkpoint keeps no other order
         sizes = [slots[MEAN][name][0].numel() for name in names]
-        generators = [seeds.generator(roots[number % len(roots)], number // len(roots)) for number in numbers]
+        generators = measured.generators(numbers, roots)
         drawn = torch.stack([torch.randn(rank + sum(sizes), generator=generator) for generator in generators])
         common, *own = drawn.to(members.weights.device).split([rank, *sizes], dim=1)
         leaves: Leaves = {}
