@@ -1,6 +1,7 @@
 """How fast an ensemble trains, against a plain Python loop over torch modules with an optimiser each; what it costs
 that members repel one another, against the same members on their own; what implicit ensembles cost beside one network.
 
+    python benchmarks/speed.py --memory repulsive:10     # peak memory, in a process of its own
     python benchmarks/speed.py            # all cases; ratios within one run, best of several rounds after a warm-up
 
 Both sides take the same steps: same networks, batch, loss and Adam. Rounds of the two alternate, so that a busy
@@ -8,9 +9,11 @@ machine slows both.
 """
 
 import argparse
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,6 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.methods import make_method
 from bayesemble.models import mlp, resnet, resnet18
 from bayesemble.types import Batch, Clock
 
@@ -149,6 +153,32 @@ def measure_overhead(members: int, rounds: int, steps: int = 30) -> dict[str, fl
     return best
 
 
+def peak_memory(kind: str, members: int) -> float:
+    """MiB by which anonymous memory grows while members are trained, 784-100-100-100-10, batch 128 (Linux)."""
+
+    def anonymous() -> float:
+        status = Path("/proc/self/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
+
+    case, peak, done = CASES[1], 0.0, threading.Event()
+    data = make_data(case, case.batch * 8)
+    options: dict[str, Any] = {"batch_size": case.batch, "executor": "vmap", "progress": False}
+    be.fit(be.Task(case.make, case.likelihood), be.DeepEnsemble(num_members=2), data, epochs=1, **options)
+    before = anonymous()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.0005):
+            peak = max(peak, anonymous())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    be.fit(be.Task(case.make, case.likelihood), make_method(kind, num_members=members), data, epochs=2, **options)
+    done.set()
+    watcher.join()
+    return peak - before
+
+
 def measure_implicit(rounds: int, draws: int = 200, images: int = 16) -> dict[str, tuple[float, float]]:
     """Seconds of a training step (batch 32) and of a prediction of ResNet-18, 32x32 images: plain, EMP and ECMP.
 
@@ -197,7 +227,15 @@ def print_overheads(rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    rounds = parser.parse_args().rounds
+    parser.add_argument(
+        "--memory", metavar="METHOD:MEMBERS", help="peak memory of one method alone, such as repulsive:10"
+    )
+    arguments = parser.parse_args()
+    if arguments.memory:
+        kind, members = arguments.memory.split(":")
+        print(f"{peak_memory(kind, int(members)):.1f} MiB")
+        return
+    rounds = arguments.rounds
     table = Table("network", "members", "batch", "plain loop, ms", "bayesemble, ms", "ratio", "target", "timed by auto")
     for case in CASES:
         plain, ours, words = measure(case, rounds)

@@ -66,3 +66,14 @@ def test_dropout_differs_between_draws_and_between_batches_of_rows():
 def test_no_draws_are_refused():
     with pytest.raises(SettingError, match="num_draws is a number from 1"):
         fitted(be.EMP()).predict(table()[0], num_draws=0)
+
+
+@pytest.mark.parametrize(
+    "method", [be.SWAG(num_members=2), be.Subspace(num_members=2), be.Laplace(num_members=2)], ids=str
+)
+def test_before_training_is_over_each_member_is_run_once(method):
+    """Not once for every draw there will be: validation looks at the members themselves."""
+    task = be.Task(norm_mlp, be.Categorical()).bind(48, table()[0])
+    found = Draws(method, method.init(task, 0), None, 0)
+    assert not found.made
+    assert [part.num_members for part in found] == [2]

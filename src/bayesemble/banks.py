@@ -36,15 +36,14 @@ def with_fixed(networks: Members, learned: Leaves, buffers: Leaves) -> Members:
 
 def own_buffers(state: State, assigned: Leaves, places: list[int]) -> Leaves:
     """Statistics of the components that were drawn, if each has its own: `(draw, ...)`."""
-    which = _which(assigned)
-    return {name: leaf[places, which] for name, leaf in state.slots.get(BUFFERS, {}).items()}
+    slot = state.slots.get(BUFFERS)
+    return {} if slot is None else {name: leaf[places, _which(assigned)] for name, leaf in slot.items()}
 
 
 def keep_buffers(state: State, assigned: Leaves, networks: Members) -> None:
     """Put the statistics of the components that were drawn back into their places."""
-    which = _which(assigned)
     for name, leaf in state.slots.get(BUFFERS, {}).items():
-        leaf[list(range(len(which))), which] = networks.buffers[name]
+        leaf[list(range(len(leaf))), _which(assigned)] = networks.buffers[name]
 
 
 def _which(assigned: Leaves) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bayesemble import seeds
 from bayesemble.members import Members, State
 from bayesemble.methods import Method
-from bayesemble.methods.method import Maker, keeps_dropout
+from bayesemble.methods.method import Maker, keeps_dropout, maker
 from bayesemble.settings import require
 
 _BUDGET = 1 << 28  # bytes of drawn leaves at a time
@@ -23,20 +23,21 @@ class Draws:
     def __init__(self, method: Method, state: State, num: int | None, seed: int) -> None:
         require(num is None or num >= 1, f"num_draws is a number from 1, or None, got {num}")
         self.method, self.state, self.num, self.seed = method, state, num, seed
+        self._maker = maker(method, state)
         self._whole: Members | None = None
         self._passes = 0
 
     @property
     def made(self) -> bool:
         """Whether networks are made at will, rather than being there."""
-        return isinstance(self.method, Maker)
+        return self._maker is not None
 
     def __iter__(self) -> Iterator[Members]:
         """Go through the parts."""
         if self._whole is not None:
             yield self._whole
-        elif isinstance(self.method, Maker):
-            yield from self._parts(self.method)
+        elif self._maker is not None:
+            yield from self._parts(self._maker)
         else:
             self._whole = self.method.draw(self.state, self.num, seeds.generator(self.seed, "draw"))
             yield self._whole

@@ -128,8 +128,9 @@ def fit(
             if checkpoint is not None and (done or run.epoch % checkpoint_every == 0):
                 run.save(checkpoint, plan)
         if isinstance(method, Finisher) and not run.finished:
+            trained = run.best or run.ensemble.state
             run = _finish(run, method, source, plan)
-            if checkpoint is not None:
+            if checkpoint is not None and run.ensemble.state is not trained:
                 run.save(checkpoint, plan)
     return replace(run.ensemble, state=_settled(run.best or run.ensemble.state, store))
 

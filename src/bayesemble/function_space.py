@@ -59,7 +59,7 @@ def step(
     `everyone` are all that repel, if there are others besides; those that move come last.
     """
     members, factor, info, found = state.members, method.driving_factor(clock), Info(), Info()
-    measure, points = interaction.is_due(method, task, clock), _points(method, batch, clock)
+    measure, points = interaction.is_due(method, state, task, clock), _points(method, batch, clock)
     prior = _prior_features(method, state, task, executor, points, batch, clock)
     finished = (everyone or members).part(0, (everyone or members).num_members - members.num_members)
     still = _features_of(method, task, executor, finished, points, batch) if finished.num_members else None

@@ -25,7 +25,7 @@ from bayesemble.kernels import KERNELS, Kernel
 from bayesemble.members import Members, State
 from bayesemble.optimizers import laid_out_like, leaf_rows, member_norms
 from bayesemble.particles import ParticleMethod
-from bayesemble.select import Wish, select
+from bayesemble.select import Wish
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
 from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, map_tensors, tensors_of
@@ -165,7 +165,7 @@ def weight_step(
     names = _repelled(method, task, everyone)
     scores |= {name: laid_out_like(scores[name], state.members.params[name]) for name in names}
     kept = state.slots.get(_KEPT, {})
-    if is_due(method, task, clock) or len(kept["repelling"]) != everyone.num_members:
+    if is_due(method, state, task, clock) or len(kept["repelling"]) != everyone.num_members:
         gram, dim = products([everyone.params[name] for name in names])
         check_finite(gram, "weights", clock)
         forces = method.forces(gram, dim)
@@ -178,14 +178,14 @@ def weight_step(
     return state, info | last_norms(state)
 
 
-def is_due(method: InteractingMethod, task: Task, clock: Clock) -> bool:
-    """Whether forces are measured at this step.
+def is_due(method: InteractingMethod, state: State, task: Task, clock: Clock) -> bool:
+    """Whether forces are measured at this step; the first time always.
 
     Members of large networks move little, against their distances, from one step to the next, and measuring costs
     time. Small ones may be many and close together, where the matrices change fast, and cost nothing.
     """
     every = method.measure_every or (4 if task.num_parameters > _LARGE else 1)
-    return clock.step % every == 0
+    return clock.step % every == 0 or _KEPT not in state.slots
 
 
 def keep(state: State, measured: Leaves) -> State:
@@ -210,7 +210,7 @@ def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
 
 def _repelled(method: InteractingMethod, task: Task, members: Members) -> list[str]:
     """Names of the leaves that members are compared by."""
-    names = [name for name in select(task.module, method.select, task.ends) if name not in members.shared]
+    names = [name for name in task.select(method.select) if name not in members.shared]
     if not names:
         raise SettingError(f"select={method.select!r} means only leaves that all members share; choose others")
     return names

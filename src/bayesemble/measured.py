@@ -41,8 +41,9 @@ def measure(
     if not names:
         return state
     each, parts = math.ceil(draws / members), []
-    for begin in range(0, each * members, _TOGETHER):
-        numbers = range(begin, min(begin + _TOGETHER, each * members))
+    together = max(_TOGETHER // members, 1) * members  # whole turns of all members, whose data may be their own
+    for begin in range(0, each * members, together):
+        numbers = range(begin, min(begin + together, each * members))
         parts.append(statistics.remeasured(task, networks(state, numbers, roots), data, executor))
     whole = {name: torch.cat([part.buffers[name] for part in parts]) for name in names}
     own = {name: leaf.unflatten(0, (each, members)).transpose(0, 1).contiguous() for name, leaf in whole.items()}

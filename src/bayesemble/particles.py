@@ -100,16 +100,19 @@ def slopes(
     return executor.gradients(function, members, batch, own_seeds)
 
 
-def ascend(method: ParticleMethod, state: State, direction: Leaves, task: Task, clock: Clock) -> State:
+def ascend(
+    method: ParticleMethod, state: State, direction: Leaves, task: Task, clock: Clock, factor: float | None = None
+) -> State:
     """Move all members one optimiser step along a direction on the scale of the log joint.
 
     The direction is divided by the number of rows first, so that learning rates mean what they do for a mean loss.
+    `factor` on the learning rate stands in for that of the schedule.
     """
     assert task.num_data is not None
     downhill = {name: leaf.div_(-task.num_data) for name, leaf in direction.items()}
     if method.clip is not None:
         clip_per_member(downhill, method.clip, state.members.shared)
-    rate = method.learning_rate * resolve(method.schedule)(clock.progress)
+    rate = method.learning_rate * (resolve(method.schedule)(clock.progress) if factor is None else factor)
     method.make_optimizer().update(state.members.params, downhill, state.slots, rate)
     return state
 

@@ -8,7 +8,7 @@ anew in one pass over the training rows: cumulative averages over batches, weigh
 Reference: Izmailov et al. (2018), "Averaging weights leads to wider optima and better generalization".
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -19,39 +19,42 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members
 from bayesemble.task import Task
-from bayesemble.types import Batch, Inputs, Leaves, tensors_of
+from bayesemble.types import Inputs, Leaves, TrainingData, map_tensors, tensors_of
 
 _RESET = {"running_mean": 0.0, "running_var": 1.0, "num_batches_tracked": 0}
 
 
 def norm_buffers(module: nn.Module) -> set[str]:
     """Names of the buffers that hold running statistics of batch norm."""
-    found = set()
-    for prefix, layer in module.named_modules():
-        if isinstance(layer, _NormBase) and layer.track_running_stats:
-            found |= {f"{prefix}.{name}".lstrip(".") for name, _ in layer.named_buffers(recurse=False)}
-    return found
+    layers = _tracking_layers(module)
+    return {f"{place}.{name}".lstrip(".") for place in layers for name, _ in layers[place].named_buffers(recurse=False)}
 
 
-def remeasured(task: Task, members: Members, data: Callable[[], Iterator[Batch]], executor: Executor) -> Members:
-    """The same networks with batch-norm statistics of the data; without such layers, the members as they are."""
+def remeasured(task: Task, members: Members, data: TrainingData, executor: Executor) -> Members:
+    """The same networks with batch-norm statistics of the data; without such layers, the members as they are.
+
+    If every member has data of its own, networks take that of each member in turn.
+    """
     names = norm_buffers(task.module)
     if not names:
         return members
     members = _with_own(members, names)
     for name in names:
         members.buffers[name].fill_(_RESET[name.rpartition(".")[2]])
-    seen = 0
+    seen, turns = 0, torch.arange(members.num_members)
 
     def run(params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
         task.forward(params, buffers, inputs)
         return torch.zeros(())
 
     for batch in data():
-        rows = tensors_of(batch.inputs)[0].shape[1 if batch.inputs_per_member else 0]
+        inputs, per_member = batch.inputs, batch.inputs_per_member
+        if per_member:
+            inputs = map_tensors(lambda leaf: leaf[turns % len(leaf)], inputs)
+        rows = tensors_of(inputs)[0].shape[1 if per_member else 0]
         seen += rows
         with batch_statistics(task.module, rows / seen):
-            executor.outputs(run, members, batch.inputs, batch.inputs_per_member)
+            executor.outputs(run, members, inputs, per_member)
     return members
 
 
@@ -64,15 +67,15 @@ def _with_own(members: Members, names: set[str]) -> Members:
     return replace(members, buffers=members.buffers | own, shared=members.shared - names)
 
 
-def _tracking_layers(module: nn.Module) -> list[_NormBase]:
-    layers = [layer for layer in module.modules() if isinstance(layer, _NormBase)]
-    return [layer for layer in layers if layer.track_running_stats]
+def _tracking_layers(module: nn.Module) -> dict[str, _NormBase]:
+    layers = {place: layer for place, layer in module.named_modules() if isinstance(layer, _NormBase)}
+    return {place: layer for place, layer in layers.items() if layer.track_running_stats}
 
 
 @contextmanager
 def batch_statistics(module: nn.Module, momentum: float = 0.0) -> Iterator[None]:
     """Let batch norm use the statistics of the batch, and nothing else be in training; 0 keeps running statistics."""
-    layers = _tracking_layers(module)
+    layers = _tracking_layers(module).values()
     before = [layer.momentum for layer in layers]
     module.train(False)
     try:

@@ -29,6 +29,7 @@ from bayesemble.likelihoods import Likelihood
 from bayesemble.members import Members
 from bayesemble.predictive import Predictive
 from bayesemble.priors import NormalPrior, Prior, Shapes
+from bayesemble.select import Wish, select
 from bayesemble.types import Inputs, Leaves, tensors_of
 
 _BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
@@ -113,6 +114,11 @@ class Task:
             return None
         buffers = self.new_member(seed=0)[1]
         return find_ends(self.module, self.example, lambda leaves: self.forward(leaves, buffers | leaves, self.example))
+
+    def select(self, wish: Wish) -> list[str]:
+        """Names of the trained parameters that are meant: see `select`. The network is run if that takes its ends."""
+        named = isinstance(wish, str) and any(word in wish for word in ("output", "input"))
+        return select(self.module, wish, self.ends if named else None)
 
     @cached_property
     def num_parameters(self) -> int:

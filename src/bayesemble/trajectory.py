@@ -45,6 +45,13 @@ def collect(state: State) -> None:
             kept[:, (count - 1) % kept.shape[1]] = after
 
 
+def follow(state: State, clock: Clock, start: float, snapshots: int, least: int = 2) -> None:
+    """Take a snapshot after a step, if it is time; refuse a run that is too short, at its first step."""
+    check_length(clock, start, snapshots, least)
+    if is_due(clock, start, snapshots):
+        collect(state)
+
+
 def num_snapshots(state: State) -> int:
     """How many snapshots were taken."""
     return int(state.slots[COUNT]["snapshots"].item())

@@ -188,3 +188,15 @@ def test_it_trains_what_a_deep_ensemble_trains():
     plain = quick_fit(task(wide), table(), be.DeepEnsemble(num_members=2), epochs=4)
     for name, leaf in plain.state.members.params.items():
         assert torch.equal(leaf, swag.state.members.params[name])
+
+
+@pytest.mark.filterwarnings("ignore:SWAG took")
+@pytest.mark.parametrize("members", [3, 12])
+def test_statistics_of_a_draw_are_those_of_the_data_of_its_member(members):
+    x, y = table()
+    own = be.PerMember(torch.stack([x + i for i in range(members)]), torch.stack([y] * members))
+    method = be.SWAG(num_members=members, draws=2 * members, rank=3)
+    drawn = quick_fit(task(norm_mlp), own, method, epochs=12, batch_size=None).draw(2 * members)
+    for number in range(2 * members):
+        hidden = own.inputs[number % members] @ drawn.params["0.weight"][number].T + drawn.params["0.bias"][number]
+        torch.testing.assert_close(drawn.buffers["1.running_mean"][number], hidden.mean(0), rtol=1e-4, atol=1e-5)

@@ -48,7 +48,7 @@ from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
 from bayesemble.particles import ParticleMethod
 from bayesemble.priors import NormalPrior, Shapes
-from bayesemble.select import Wish, select
+from bayesemble.select import Wish
 from bayesemble.settings import require, setting
 from bayesemble.task import OF_LIKELIHOOD, Task
 from bayesemble.types import Batch, Clock, Info, Inputs, Leaves, TrainingData, map_tensors
@@ -71,6 +71,7 @@ class Laplace(ParticleMethod):
     draws: int = setting(30, "networks drawn for a prediction, unless told otherwise")
 
     drawn_slots = (SLOT,)
+    made_from = SLOT
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -108,14 +109,14 @@ class Laplace(ParticleMethod):
         return replace(state, slots=state.slots | {SLOT: stacked})
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """Networks drawn from the Gaussians."""
+        """Networks drawn from the Gaussians; before there are any, the members."""
+        if self.made_from not in state.slots:
+            return particles.draw(state, num, generator)
         return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
 
     def make(self, state: State, numbers: range, seed: int) -> Members:
-        """Networks by number, around each member in turn; before training is over, the members themselves."""
-        members, slot = state.members, state.slots.get(SLOT)
-        if slot is None:
-            return particles.in_turn(members, numbers)
+        """Networks by number, around each member in turn."""
+        members, slot = state.members, state.slots[SLOT]
         plan = _layouts(slot)
         names = [name for layout in plan for name in layout.names]
         base = particles.in_turn(members, numbers, own=names)
@@ -154,7 +155,7 @@ class Laplace(ParticleMethod):
                 f"a Gaussian needs the precision of a NormalPrior, the task has prior={task.prior}; "
                 "give it one, or have it chosen by Laplace(prior='marginal_likelihood')"
             )
-        names = select(task.module, self.select, task.ends)
+        names = task.select(self.select)
         plan = layouts(self.structure, task.module, names)
         limit = _SHARE * available_memory()
         if self._memory(self.structure, plan, task) > limit:

@@ -56,6 +56,16 @@ class Maker(Method, Protocol):
         ...
 
 
+def maker(method: Method, state: State) -> Maker | None:
+    """The method, if it can make networks from this state.
+
+    One that has to finish training first names the slot that is there from then on, `made_from`; until then its
+    members are all it has.
+    """
+    slot = getattr(method, "made_from", None)
+    return method if isinstance(method, Maker) and (slot is None or slot in state.slots) else None
+
+
 @runtime_checkable
 class Finisher(Method, Protocol):
     """A method that has something to do once training is over: curvature, batch-norm statistics, a subspace."""

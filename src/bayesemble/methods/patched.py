@@ -10,8 +10,8 @@ climb the evidence lower bound, one draw (or a few) of Z for each batch:
     ELBO = N * E_Z[ mean log p(y | f(x; W)) ] - KL,     -KL = sum_k p_k log p(M_k) + entropy of Z + log p(shared leaves)
 
 so that a component is pulled by the prior with weight p_k and a shared leaf with weight 1 (`kl="exact"`); the paper's
-code-side form has weight 1 for all (`kl="single"`). Batch-norm statistics are shared by all draws (as the paper has it,
-it seems), unless each network that will be drawn is to have its own.
+own experiments have weight 1 for all (`kl="single"`). Batch-norm statistics, of which the paper does not speak, are
+shared by all draws, or measured for each network that will be drawn (`statistics="own"`).
 
 Reference: Chang, Chen, Nobre & Liu (2019), "Ensemble Model Patching: a parameter-efficient variational Bayesian neural
 network".
@@ -32,7 +32,7 @@ from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
 from bayesemble.particles import ParticleMethod
 from bayesemble.patching import COMPONENTS, KINDS, MIXING, Patches, components_of
-from bayesemble.select import Wish, layers, select
+from bayesemble.select import Wish, layers
 from bayesemble.settings import require, setting
 from bayesemble.task import OF_LIKELIHOOD, Task
 from bayesemble.types import Batch, Clock, Info, Leaves, TrainingData
@@ -93,11 +93,11 @@ class Patched(ParticleMethod):
         """Which leaves of a network are drawn, and how."""
         if task.mixed:
             raise SettingError("components are for networks of one architecture, the task has several")
-        names = select(task.module, self.select, task.ends)
+        names = task.select(self.select)
         if isinstance(self.assignment, str):
             kinds = dict.fromkeys(names, self.assignment)
         else:
-            chosen = {wish: select(task.module, wish, task.ends) for wish in self.assignment}
+            chosen = {wish: task.select(wish) for wish in self.assignment}
             kinds = {name: self.assignment[wish] for wish in reversed(chosen) for name in chosen[wish]}
         missing = [name for name in names if name not in kinds]
         require(not missing, f"assignment says nothing of {', '.join(missing[:5])}, which select={self.select!r} means")
@@ -115,13 +115,13 @@ class Patched(ParticleMethod):
     def kl_divergence(self, state: State, task: Task) -> Tensor:
         """KL from the prior to what is drawn, `(member,)`: see `mixing.kl_divergence`."""
         patches = banks.patches_of(state)
-        return mixing.kl_divergence(banks.leaves_of(state), patches, self._probabilities(state), task, self.sigma)
+        shares = self._probabilities(state, patches)
+        return mixing.kl_divergence(banks.leaves_of(state), patches, shares, task, self.sigma)
 
     def from_prior(self, task: Task, seed: int) -> State:
         """A state whose leaves and components are drawn from the prior, instead of being trained."""
         state = self.init(task, seed)
-        if task.prior is None:
-            raise SettingError("functions are drawn from the prior, and the task has none; give it one")
+        assert task.prior is not None
         for name, shape in task.shapes.items():
             for k, part in enumerate(components_of(banks.leaves_of(state), name)):
                 for member, leaf in enumerate(part):
@@ -152,7 +152,7 @@ class Patched(ParticleMethod):
         for number in range(self.training_draws):
             own = replace(clock, seed=seeds.child(clock.seed, "draw", number))
             generators = [seeds.generator(seed, "assignment") for seed in own.member_seeds(self.num_members)]
-            assigned, noise = self._assign(state, places, generators)
+            assigned, noise = self._assign(state, patches, places, generators)
             networks = patching.composed(state.members, learned, assigned, noise)
             networks = banks.with_fixed(networks, learned, banks.own_buffers(state, assigned, places))
             value, found = particles.slopes(self, networks, batch, task, executor, own)
@@ -190,7 +190,7 @@ class Patched(ParticleMethod):
         """Networks with a root for each member; of a single member, all that is not drawn is shared."""
         members, leaves = state.members, banks.leaves_of(state)
         places = [number % members.num_members for number in numbers]
-        assigned, noise = self._assign(state, places, measured.generators(numbers, roots))
+        assigned, noise = self._assign(state, banks.patches_of(state), places, measured.generators(numbers, roots))
         buffers = banks.own_buffers(state, assigned, places)
         base = particles.in_turn(members, numbers, {*assigned, *buffers})
         if members.num_members > 1:
@@ -199,25 +199,27 @@ class Patched(ParticleMethod):
         drawn = patching.composed(base, leaves, assigned, noise)
         return replace(drawn, buffers=drawn.buffers | buffers)
 
-    def _assign(self, state: State, places: list[int], generators: list[torch.Generator]) -> tuple[Leaves, Leaves]:
+    def _assign(
+        self, state: State, patches: Patches, places: list[int], generators: list[torch.Generator]
+    ) -> tuple[Leaves, Leaves]:
         """Assignments and noise of networks `(draw, ...)`, each of the member at its place, with its own generator."""
-        params, patches = state.members.params, banks.patches_of(state)
+        params = state.members.params
         shapes = {name: tuple(params[name].shape[1:]) for name in patches}
         sizes = {name: math.prod(shape) for name, shape in shapes.items()}
         count, numbers = patching.uniform_count(patches, shapes), sum(sizes.values()) if self.sigma else 0
         device = state.members.weights.device
         drawn = [(torch.rand(count, generator=own), torch.randn(numbers, generator=own)) for own in generators]
         uniform, normal = (torch.stack(parts).to(device) for parts in zip(*drawn, strict=True))
-        likely = {key: shares[places] for key, shares in self._probabilities(state).items()}
+        likely = {key: shares[places] for key, shares in self._probabilities(state, patches).items()}
         assigned = patching.assign(patches, shapes, likely, uniform)
         if not self.sigma:
             return assigned, {}
         noise = dict(zip(sizes, (self.sigma * normal).split(list(sizes.values()), dim=1), strict=True))
         return assigned, {name: part.reshape(-1, *shapes[name]).to(params[name]) for name, part in noise.items()}
 
-    def _probabilities(self, state: State) -> Leaves:
+    def _probabilities(self, state: State, patches: Patches) -> Leaves:
         logits, count = state.slots.get(banks.MIXING), state.members.num_members
-        return mixing.probabilities(banks.patches_of(state), logits, count, self.components, self.rate)
+        return mixing.probabilities(patches, logits, count, self.components, self.rate)
 
     def _learned(self, state: State) -> Leaves:
         """All that the optimiser moves: leaves, components and logits of their probabilities."""

@@ -13,7 +13,7 @@ mode connectivity, and fast ensembling of DNNs".
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -22,22 +22,12 @@ from bayesemble import collected, particles
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members, State
 from bayesemble.particles import ParticleMethod
-from bayesemble.schedules import Constant, Schedule, resolve
+from bayesemble.schedules import Schedule, resolve
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
 from bayesemble.types import Batch, Clock, Info
 
 _START = {"cosine": 0.0, "triangular": 0.8}
-
-
-@dataclass(frozen=True)
-class _Fixed(Constant):
-    """A factor that was worked out before."""
-
-    factor: float
-
-    def __call__(self, progress: float) -> float:
-        return self.factor
 
 
 class Moment(NamedTuple):
@@ -80,7 +70,7 @@ class Snapshot(ParticleMethod):
         """Move each member uphill on its own log joint, at the rate of the cycle, and keep it if that was lowest."""
         now = self.moment(clock)
         scores, info = particles.scores(self, state, batch, task, executor, clock)
-        state = particles.ascend(replace(self, schedule=_Fixed(now.factor)), state, scores, task, clock)
+        state = particles.ascend(self, state, scores, task, clock, now.factor)
         if now.place is not None:
             collected.put(state, now.place)
         return state, info

@@ -48,6 +48,7 @@ class Subspace(ParticleMethod):
     vi_rate: float = setting(0.1, "learning rate of that fit")
 
     drawn_slots = (*trajectory.SLOTS, _BASIS, _POINTS, _BUFFERS)
+    made_from = _POINTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,11 +68,9 @@ class Subspace(ParticleMethod):
 
     def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Move each member uphill on its own log joint; now and then, take a snapshot."""
-        trajectory.check_length(clock, self.start, self.snapshots, self.dim + 1)
         scores, info = particles.scores(self, state, batch, task, executor, clock)
         state = particles.ascend(self, state, scores, task, clock)
-        if trajectory.is_due(clock, self.start, self.snapshots):
-            trajectory.collect(state)
+        trajectory.follow(state, clock, self.start, self.snapshots, self.dim + 1)
         return state, info
 
     def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
@@ -157,14 +156,12 @@ class Subspace(ParticleMethod):
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
         """The networks that were kept; before there are any, the members."""
-        if _POINTS not in state.slots:
+        if self.made_from not in state.slots:
             return particles.draw(state, num, generator)
         return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
 
     def make(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn; after the last that was kept, the first comes again."""
-        if _POINTS not in state.slots:
-            return particles.in_turn(state.members, numbers)
         slots, count = state.slots, state.members.num_members
         points = slots[_POINTS]["points"]
         places = [number % count for number in numbers]

@@ -42,6 +42,7 @@ class SWAG(ParticleMethod):
     draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn")
 
     drawn_slots = (*trajectory.SLOTS, *measured.SLOTS)
+    made_from = measured.ROOTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,11 +60,9 @@ class SWAG(ParticleMethod):
 
     def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Move each member uphill on its own log joint; now and then, take a snapshot."""
-        trajectory.check_length(clock, self.start, self.snapshots)
         scores, info = particles.scores(self, state, batch, task, executor, clock)
         state = particles.ascend(self, state, scores, task, clock)
-        if trajectory.is_due(clock, self.start, self.snapshots):
-            trajectory.collect(state)
+        trajectory.follow(state, clock, self.start, self.snapshots)
         return state, info
 
     def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
@@ -82,14 +81,12 @@ class SWAG(ParticleMethod):
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
         """Networks from the Gaussian; before there is one, the members."""
-        if measured.ROOTS not in state.slots:
+        if self.made_from not in state.slots:
             return particles.draw(state, num, generator)
         return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
 
     def make(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""
-        if measured.ROOTS not in state.slots:
-            return particles.in_turn(state.members, numbers)
         return measured.make(state, numbers, seed, self._networks)
 
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
