@@ -1,7 +1,9 @@
 from . import data as data
 from . import kernels as kernels
+from . import landscape as landscape
 from . import metrics as metrics
 from . import models as models
+from . import plots as plots
 from . import schedules as schedules
 from . import scores as scores
 from . import weighting as weighting
@@ -16,6 +18,7 @@ from .errors import BayesembleError as BayesembleError
 from .errors import CheckpointError as CheckpointError
 from .errors import DataError as DataError
 from .errors import ExecutionError as ExecutionError
+from .errors import MissingExtraError as MissingExtraError
 from .errors import ModelError as ModelError
 from .errors import SettingError as SettingError
 from .errors import TrainingError as TrainingError

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bayesemble import checkpoint as checkpoints
-from bayesemble import seeds, settings
+from bayesemble import recording, seeds, settings
 from bayesemble.arrays import as_inputs, check_member_count, check_rows
 from bayesemble.batches import PerMember, as_source
 from bayesemble.checkpoint import Checkpoint, Row
@@ -29,6 +29,7 @@ from bayesemble.methods.method import Reader, drawn_slots, keeps_dropout
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.priors import PRIORS
+from bayesemble.recording import Recording
 from bayesemble.schedules import SCHEDULES
 from bayesemble.settings import require
 from bayesemble.task import OF_LIKELIHOOD, Task
@@ -48,6 +49,8 @@ class Ensemble:
     """One row per epoch."""
     execution: str = ""
     """Why this executor was taken."""
+    recording: Recording | None = None
+    """The members along training, if `fit(record=...)` kept them."""
 
     @property
     def num_members(self) -> int:
@@ -129,6 +132,8 @@ class Ensemble:
     def save(self, folder: str | Path) -> None:
         """Write the ensemble into a folder; `load` brings it back."""
         checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history))
+        if self.recording is not None:
+            self.recording.copy_to(Path(folder))
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds and versions, as JSON."""
@@ -200,7 +205,8 @@ def load(folder: str | Path, model: ModelSource, *, output: str | Callable[[Any]
         model: The network or factory that was trained; only its code is used.
         output: As for `Task`, needed again if it was a function.
     """
-    return restore(checkpoints.read(folder), model, output, str(folder))
+    found = restore(checkpoints.read(folder), model, output, str(folder))
+    return replace(found, recording=recording.find(folder))
 
 
 def restore(

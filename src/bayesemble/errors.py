@@ -27,3 +27,7 @@ class TrainingError(BayesembleError, RuntimeError):
 
 class CheckpointError(BayesembleError, RuntimeError):
     """A run folder is missing, damaged, foreign, or belongs to another run."""
+
+
+class MissingExtraError(BayesembleError, ImportError):
+    """Something needs a package that is not installed."""

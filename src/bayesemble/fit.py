@@ -25,6 +25,7 @@ from bayesemble.members import State
 from bayesemble.methods import Method
 from bayesemble.methods.method import Finisher, full_batch
 from bayesemble.progress import Progress
+from bayesemble.recording import FOLDER, Recording
 from bayesemble.settings import require
 from bayesemble.storage import Store
 from bayesemble.task import Task
@@ -60,6 +61,7 @@ def fit(
     checkpoint_every: int = 1,
     resume: bool = False,
     offload: str | Path | None = None,
+    record: str | None = None,
     progress: bool = True,
     on_epoch: OnEpoch | None = None,
 ) -> Ensemble:
@@ -85,11 +87,14 @@ def fit(
             memory-mapped files, and the executor, `Loop()` or `Vmap(chunk=...)`, brings in a few members at a time.
             The numbers are those without it. The ensemble that is returned lies there too: keep the folder as long as
             it is used, or `save` it. It is no checkpoint, and the next run with the same folder replaces it.
+        record: "epoch" keeps the members at the start and after every epoch, in files of the checkpoint folder (else of
+            a temporary one): `ensemble.recording`.
         progress: Show a progress bar, if there is a terminal.
         on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop. The state is the live one:
             clone what is to be kept.
     """
     _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     place = torch.device(device or "cpu")
     if offload is not None:
         _check_offload(offload, executor, place, checkpoint)
@@ -112,6 +117,8 @@ def fit(
         run = _start(task, method, source, executor, plan)
     else:
         run = _resume(found, task, method, source, executor, plan)
+    if record is not None:
+        run = _with_recording(run, checkpoint)
     with (
         thread_count(run.ensemble.executor),
         Progress(epochs, plan.total_steps, run.epoch * plan.steps, progress) as bar,
@@ -120,6 +127,8 @@ def fit(
         rows = method.member_rows(source.num_data, seed)
         while run.epoch < epochs and not run.stopped:
             run = _train_epoch(run, source, rows, plan, bar)
+            if run.ensemble.recording is not None:
+                run.ensemble.recording.add(run.epoch, run.ensemble.state.members)
             run = _validate(run, held_out, patience, keep_best, store)
             if on_epoch is not None and on_epoch(run.ensemble.state, run.ensemble.history[-1]):
                 run = replace(run, stopped=True)
@@ -265,6 +274,13 @@ def _start(task: Task, method: Method, source: Source, wish: str | Executor, pla
     choice = choose(wish, task, state, batch, stepper)
     arranged = choice.executor.arrange(state)
     return _Run(Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason))
+
+
+def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
+    """Keep the members along training: in the run folder, if there is one."""
+    recording = Recording(None if checkpoint is None else Path(checkpoint) / FOLDER)
+    recording.add(run.epoch, run.ensemble.state.members)
+    return replace(run, ensemble=replace(run.ensemble, recording=recording))
 
 
 def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -91,6 +91,17 @@ class Members:
         """Copies of the members at the given places, equally weighted."""
         taken = self._map_stacked(lambda leaf: leaf[indices])
         return replace(taken, weights=_equal_weights(len(indices)))
+
+    def unshared(self, names: Collection[str] | None = None) -> Members:
+        """The same networks with a member axis on these shared leaves, or on all: views, not copies."""
+        chosen = self.shared if names is None else self.shared & set(names)
+
+        def over(leaves: Leaves) -> Leaves:
+            return {
+                n: leaf.expand(self.num_members, *leaf.shape) if n in chosen else leaf for n, leaf in leaves.items()
+            }
+
+        return replace(self, params=over(self.params), buffers=over(self.buffers), shared=self.shared - chosen)
 
     @staticmethod
     def concat(parts: Sequence[Members]) -> Members:

@@ -38,9 +38,9 @@ def remeasured(task: Task, members: Members, data: TrainingData, executor: Execu
     names = norm_buffers(task.module)
     if not names:
         return members
-    members = _with_own(members, names)
-    for name in names:
-        members.buffers[name].fill_(_RESET[name.rpartition(".")[2]])
+    members = members.unshared(names)
+    fresh = {name: torch.full_like(members.buffers[name], _RESET[name.rpartition(".")[2]]) for name in names}
+    members = replace(members, buffers=members.buffers | fresh)
     seen, turns = 0, torch.arange(members.num_members)
 
     def run(params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
@@ -56,15 +56,6 @@ def remeasured(task: Task, members: Members, data: TrainingData, executor: Execu
         with batch_statistics(task.module, rows / seen):
             executor.outputs(run, members, inputs, per_member)
     return members
-
-
-def _with_own(members: Members, names: set[str]) -> Members:
-    """Members that share no statistics, in tensors of their own."""
-    own = {}
-    for name in names:
-        leaf = members.buffers[name]
-        own[name] = (leaf.expand(members.num_members, *leaf.shape) if name in members.shared else leaf).clone()
-    return replace(members, buffers=members.buffers | own, shared=members.shared - names)
 
 
 def _tracking_layers(module: nn.Module) -> dict[str, _NormBase]:

@@ -311,7 +311,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_training(monkeypatch):
 
 def test_without_the_package_kron_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "curvlinops", None)
-    with pytest.raises(SettingError, match="needs the package curvlinops-for-pytorch"):
+    with pytest.raises(be.MissingExtraError, match="needs the package curvlinops-for-pytorch"):
         quick_fit(task(), table(), Laplace(structure="kron"))
 
 

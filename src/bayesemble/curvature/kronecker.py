@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from bayesemble.curvature.blocks import Block, Layout
 from bayesemble.curvature.ggn import Network, Rows, output_roots
-from bayesemble.errors import SettingError
+from bayesemble.errors import MissingExtraError
 
 
 def operator() -> Any:
@@ -30,7 +30,7 @@ def operator() -> Any:
         try:
             return importlib.import_module("curvlinops").KFACLinearOperator
         except ImportError as error:
-            raise SettingError(
+            raise MissingExtraError(
                 f"structure='kron' needs the package curvlinops-for-pytorch ({error}); pip install "
                 "'bayesemble[laplace]' and pip install --no-deps curvlinops-for-pytorch, or take structure='full' or "
                 "'diag'"
