@@ -20,7 +20,7 @@ LAYERS = [
     ["task"],
     ["batches", "execute"],
     ["particles", "mixing", "banks", "statistics", "trajectory", "subspaces", "collected", "curvature"],
-    ["measured"],
+    ["measured", "paths"],
     ["interaction"],
     ["function_space"],
     ["sequential"],

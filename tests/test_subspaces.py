@@ -1,3 +1,5 @@
+import math
+
 import torch
 
 from bayesemble import seeds, subspaces
@@ -82,3 +84,23 @@ def test_chains_do_not_depend_on_one_another():
     assert together.shape == (3, 20, 2)
     first = run(range(1))
     assert torch.equal(first[0, :1], together[0, :1])
+
+
+def test_the_plane_of_a_curve_by_hand():
+    """Ends (0, 0) and (2, 0) and a control point (1, 4): the middle of the curve is (1, 2), the centre (1, 2/3)."""
+    points = {"w": torch.tensor([[[0.0, 0.0], [1.0, 4.0], [2.0, 0.0]]])}
+    centre, basis = subspaces.of_curve(points)
+    assert torch.allclose(centre["w"], torch.tensor([[1.0, 2 / 3]]))
+    assert torch.allclose(basis["w"], torch.tensor([[[2 / math.sqrt(3), 0.0], [0.0, 2 / 1.5]]]))
+
+
+def test_the_plane_of_a_curve_holds_the_curve():
+    generator = torch.Generator().manual_seed(0)
+    points = {"a": torch.randn(2, 3, 4, 3, generator=generator), "b": torch.randn(2, 3, 5, generator=generator)}
+    centre, basis = subspaces.of_curve(points)
+    products = subspaces.basis_products(basis)
+    assert torch.allclose(products[:, 0, 1], torch.zeros(2, dtype=torch.float64), atol=1e-5)
+    for place in (0, 2):
+        away = {name: (leaf[:, place] - centre[name]).unsqueeze(1) for name, leaf in points.items()}
+        joint = subspaces.basis_products({name: torch.cat([basis[name], away[name]], 1) for name in points})
+        assert torch.linalg.eigvalsh(joint)[:, 0].abs().max() < 1e-4  # three vectors of one plane

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayesemble.execute.executor import Executor
 from bayesemble.members import Members
 from bayesemble.task import Task
-from bayesemble.types import Inputs, Leaves, TrainingData, map_tensors, tensors_of
+from bayesemble.types import Inputs, Leaves, MemberFunction, TrainingData, map_tensors, tensors_of
 
 _RESET = {"running_mean": 0.0, "running_var": 1.0, "num_batches_tracked": 0}
 
@@ -63,9 +63,21 @@ def _tracking_layers(module: nn.Module) -> dict[str, _NormBase]:
     return {place: layer for place, layer in layers.items() if layer.track_running_stats}
 
 
+def log_likelihood_of(task: Task) -> MemberFunction:
+    """Mean log likelihood of one member on a batch, with nothing in training but what the caller has put there."""
+
+    def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+        return task.log_likelihood(task.forward(params, buffers, inputs), targets, params)
+
+    return function
+
+
 @contextmanager
-def batch_statistics(module: nn.Module, momentum: float = 0.0) -> Iterator[None]:
-    """Let batch norm use the statistics of the batch, and nothing else be in training; 0 keeps running statistics."""
+def batch_statistics(module: nn.Module, momentum: float | None = None) -> Iterator[None]:
+    """Let batch norm use the statistics of the batch, and nothing else be in training.
+
+    Running statistics move towards those of the batch by `momentum`; None leaves them as they are.
+    """
     layers = _tracking_layers(module).values()
     before = [layer.momentum for layer in layers]
     module.train(False)
@@ -73,8 +85,9 @@ def batch_statistics(module: nn.Module, momentum: float = 0.0) -> Iterator[None]
         for layer in layers:
             layer.train(True)
             layer.momentum = momentum
+            layer.track_running_stats = momentum is not None
         yield
     finally:
         for layer, own in zip(layers, before, strict=True):
             layer.train(False)
-            layer.momentum = own
+            layer.momentum, layer.track_running_stats = own, True

@@ -46,6 +46,23 @@ def random(like: Leaves, dim: int, length: Tensor, generators: list[torch.Genera
     return {name: torch.einsum("mrs,ms...->mr...", turn.to(leaf), leaf) for name, leaf in drawn.items()}
 
 
+def of_curve(points: Leaves) -> tuple[Leaves, Leaves]:
+    """Centre and two directions of the plane of a quadratic Bezier curve, from its control points `(member, 3, ...)`.
+
+    With w_0 and w_2 the ends and w_1 the middle of the curve, w(1/2), the centre is the mean of the three, the first
+    direction (w_2 - w_0) / sqrt(3), and the second what is at right angles to it of w_1 - w_0, divided by 1.5.
+    """
+    first, last = ({name: leaf[:, place] for name, leaf in points.items()} for place in (0, 2))
+    middle = {name: (leaf[:, 0] + 2 * leaf[:, 1] + leaf[:, 2]) / 4 for name, leaf in points.items()}
+    spans = {name: torch.stack([last[name] - first[name], middle[name] - first[name]], 1) for name in points}
+    products = basis_products(spans)
+    along = products[:, 0, 1] / products[:, 0, 0]
+    turn = torch.zeros_like(products)
+    turn[:, 0, 0], turn[:, 1, 0], turn[:, 1, 1] = 1 / math.sqrt(3), -along / 1.5, 1 / 1.5
+    centre = {name: (first[name] + middle[name] + last[name]) / 3 for name in points}
+    return centre, {name: torch.einsum("mrs,ms...->mr...", turn.to(leaf), leaf) for name, leaf in spans.items()}
+
+
 def basis_products(basis: Leaves) -> Tensor:
     """P P^T of each member, `(member, dim, dim)`, summed leaf by leaf."""
     flat = [leaf.flatten(2).double() for leaf in basis.values()]

@@ -42,7 +42,7 @@ class Linear:
         return covariance @ design.T @ residual, covariance
 
 
-@pytest.mark.parametrize("basis", ["pca", "random"])
+@pytest.mark.parametrize("basis", ["pca", "random", "curve"])
 @pytest.mark.parametrize("temperature", [1.0, 20.0])
 def test_slice_sampling_gives_the_posterior_in_the_subspace(basis, temperature):
     """Moments of both coordinates within 4 Monte Carlo standard errors."""
@@ -77,7 +77,9 @@ def test_the_fitted_gaussian_has_the_mean_and_the_conditional_widths():
 @pytest.mark.parametrize("model", [small_mlp, norm_mlp])
 @pytest.mark.parametrize("members", [1, 3])
 def test_networks_lie_in_the_subspace_and_predict(inference, model, members):
-    ensemble = quick_fit(task(model), table(), small(inference=inference, num_members=members), **SHORT)
+    basis = "curve" if members == 3 else "pca"
+    method = small(inference=inference, num_members=members, basis=basis, curve_epochs=2)
+    ensemble = quick_fit(task(model), table(), method, **SHORT)
     slots, drawn = ensemble.state.slots, ensemble.draw(6)
     points = slots["subspace_points"]["points"]
     for number in range(6):
@@ -97,8 +99,8 @@ def test_the_members_own_statistics_stay_and_executors_agree():
     loop, vmap = (
         quick_fit(task(norm_mlp), table(), small(num_members=2), **SHORT, executor=kind) for kind in ("loop", "vmap")
     )
-    own = loop.state.members.buffers["1.running_mean"]
-    assert torch.equal(own, plain.state.members.buffers["1.running_mean"])
+    own, wanted = loop.state.members.buffers, plain.state.members.buffers
+    assert all(torch.equal(own[name], leaf) for name, leaf in wanted.items())
     x = table()[0]
     torch.testing.assert_close(loop.predict(x).probs, vmap.predict(x).probs, rtol=0, atol=1e-3)
 
@@ -111,8 +113,10 @@ def test_a_run_too_short_is_refused_and_one_that_stops_early_keeps_its_members()
     assert early.predict(table()[0]).probs.isfinite().all()
 
 
-def test_saved_loaded_and_kept(tmp_path):
-    ensemble, x = quick_fit(task(norm_mlp), table(), small(num_members=2), **SHORT), table()[0]
+@pytest.mark.parametrize("basis", ["pca", "curve"])
+def test_saved_loaded_and_kept(tmp_path, basis):
+    method = small(num_members=2, basis=basis, curve_epochs=2)
+    ensemble, x = quick_fit(task(norm_mlp), table(), method, **SHORT), table()[0]
     ensemble.save(tmp_path)
     assert torch.equal(be.load(tmp_path, norm_mlp).predict(x).probs, ensemble.predict(x).probs)
     kept = ensemble.keep([1]).draw(2)
@@ -122,7 +126,9 @@ def test_saved_loaded_and_kept(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"basis": "curve"}, "basis is pca or random"),
+        ({"basis": "line"}, "basis is pca, random or curve"),
+        ({"basis": "curve", "dim": 3}, "the plane of a curve has two directions"),
+        ({"dim": 0}, "dim is a number from 1"),
         ({"inference": "mcmc"}, "inference is ess or vi"),
         ({"temperature": 0.0}, "temperature is a positive number"),
         ({"dim": 9}, "9 directions cannot be found from rank=5"),
@@ -133,3 +139,22 @@ def test_saved_loaded_and_kept(tmp_path):
 def test_settings_that_mean_nothing_are_refused(settings, sentence):
     with pytest.raises(SettingError, match=sentence):
         small(**settings)
+
+
+def test_the_plane_of_a_curve_holds_the_member_and_the_next_one():
+    """They are sqrt(3) apart along the first direction, and not at all along the second."""
+    ensemble = quick_fit(task(), table(), small(num_members=3, basis="curve", curve_epochs=5), **SHORT)
+    slots, params = ensemble.state.slots, ensemble.state.members.params
+    own = torch.cat([leaf.flatten(1) for leaf in params.values()], 1).double()
+    for member in range(3):
+        basis = torch.cat([leaf[member].flatten(1) for leaf in slots["subspace_basis"].values()], 1).double()
+        centre = torch.cat([leaf[member].flatten() for leaf in slots[MEAN].values()]).double()
+        away = own[[member, (member + 1) % 3]] - centre
+        found = torch.linalg.lstsq(basis.T, away.T).solution
+        torch.testing.assert_close(basis.T @ found, away.T, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found[:, 1] - found[:, 0], found.new_tensor([3**0.5, 0.0]), rtol=0, atol=1e-4)
+
+
+def test_a_curve_needs_another_member():
+    with pytest.raises(SettingError, match="needs num_members=2"):
+        quick_fit(task(), table(), small(basis="curve"), **SHORT)
