@@ -13,15 +13,13 @@ printed at the end.
 """
 
 import argparse
-import json
-import math
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import results
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -110,8 +108,7 @@ def summarise(rows: list[dict[str, Any]]) -> Table:
             cells = []
             for score in SCORES:
                 values = [found[num][score] for found in runs if num in found]
-                error = f"+-{statistics.stdev(values) / math.sqrt(len(values)):.4f}" if len(values) > 1 else ""
-                cells.append(f"{statistics.fmean(values):.4f}{error}")
+                cells.append(results.mean_and_error(values, 4))
             table.add_row(name, num, *cells)
         table.add_section()
     return table
@@ -133,16 +130,14 @@ def main() -> None:
     parser.add_argument("--weight-decay", type=float, default=1e-4, help="what the prior stands for; 0 is no prior")
     parser.add_argument("--out", type=Path, default=Path("calibration.jsonl"))
     arguments = parser.parse_args()
-    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    rows = results.read(arguments.out)
     for seed in range(arguments.seeds):
         for name, kind, settings in variants():
             if any(row["method"] == name and row["seed"] == seed for row in rows):
                 continue
             method = kind(num_members=1, learning_rate=arguments.learning_rate, schedule="cosine", **settings)
-            line = json.dumps({"method": name, "seed": seed, **run(method, arguments, seed)})
-            with arguments.out.open("a") as file:
-                file.write(line + "\n")
-            rows.append(json.loads(line))  # as it is read back: numbers of draws are texts there
+            row = {"method": name, "seed": seed, **run(method, arguments, seed)}
+            rows.append(results.append(arguments.out, row))  # as it is read back: numbers of draws are texts there
     Console(width=160).print(summarise(rows))
 
 

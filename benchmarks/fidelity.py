@@ -11,15 +11,13 @@ square around the data.
 """
 
 import argparse
-import json
-import math
-import statistics
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import results
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -98,8 +96,7 @@ def summarise(which: str, rows: list[dict[str, Any]]) -> Table:
         cells = []
         for score in (*SCORES[which], "seconds"):
             values = [row[score] for row in mine]
-            error = f" +- {statistics.stdev(values) / math.sqrt(len(values)):.3f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.fmean(values):.3f}{error}")
+            cells.append(results.mean_and_error(values, 3))
         table.add_row(name, str(mine[0]["members"]), *cells)
     return table
 
@@ -113,7 +110,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("fidelity.jsonl"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    rows = results.read(arguments.out)
     for which in SCORES:
         for seed in range(arguments.seeds):
             done = {row["method"] for row in rows if (row["problem"], row["seed"]) == (which, seed)}
@@ -124,9 +121,7 @@ def main() -> None:
             print(which, seed, notes, flush=True)
             for name in todo:
                 found = run(name, which, seed, arguments.evaluations, reference)
-                rows.append({"problem": which, "method": name, "seed": seed, **found})
-                with arguments.out.open("a") as file:
-                    file.write(json.dumps(rows[-1]) + "\n")
+                rows.append(results.append(arguments.out, {"problem": which, "method": name, "seed": seed, **found}))
     for which in SCORES:
         Console(width=130).print(summarise(which, rows))
 

@@ -8,15 +8,13 @@ only if R-hat of its functions is below 1.05. The figure shows the first seed.
 """
 
 import argparse
-import json
-import math
-import statistics
 import time
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import results
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -84,8 +82,7 @@ def summarise(rows: list[dict[str, Any]]) -> Table:
         cells = []
         for region in REGIONS:
             values = [one[region] for one in found]
-            error = f" +- {statistics.stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.fmean(values):+.2f}{error}")
+            cells.append(results.mean_and_error(values, 2))
         table.add_row(name, *cells)
     return table
 
@@ -123,7 +120,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    rows = results.read(arguments.out)
     for seed in range(arguments.seeds):
         for name, method in ({"HMC": None} | methods(arguments.members)).items():
             done = any(row["method"] == name and row["seed"] == seed for row in rows)
@@ -131,9 +128,8 @@ def main() -> None:
                 continue
             start = time.perf_counter()
             found = reference(seed, arguments.hmc_steps) if method is None else look(fit(method, seed, arguments.steps))
-            rows.append({"method": name, "seed": seed, **found, "seconds": time.perf_counter() - start})
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+            row = {"method": name, "seed": seed, **found, "seconds": time.perf_counter() - start}
+            rows.append(results.append(arguments.out, row))
     Console(width=130).print(summarise(rows))
     for row in rows:
         if row["method"] == "HMC":

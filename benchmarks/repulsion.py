@@ -9,15 +9,13 @@ done; a run that is there already is not repeated. Means and standard errors ove
 """
 
 import argparse
-import json
-import math
-import statistics
 import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import results
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -96,8 +94,7 @@ def summarise(rows: list[dict[str, Any]]) -> Table:
         cells = []
         for score in SCORES:
             values = [row[score] for row in rows if row["method"] == name]
-            error = f"+-{statistics.stdev(values) / math.sqrt(len(values)):.4f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.fmean(values):.4f}{error}")
+            cells.append(results.mean_and_error(values, 4))
         table.add_row(name, *cells)
     return table
 
@@ -112,15 +109,13 @@ def main() -> None:
     parser.add_argument("--grid", action="store_true", help="every estimator and kernel")
     parser.add_argument("--out", type=Path, default=Path("repulsion.jsonl"))
     arguments = parser.parse_args()
-    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    rows = results.read(arguments.out)
     for seed in range(arguments.seeds):
         for name, (kind, settings) in variants(arguments.grid):
             if any(row["method"] == name and row["seed"] == seed for row in rows):
                 continue
             method = kind(num_members=arguments.members, learning_rate=1e-3, schedule="cosine", **settings)
-            rows.append({"method": name, "seed": seed, **run(method, arguments, seed)})
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+            rows.append(results.append(arguments.out, {"method": name, "seed": seed, **run(method, arguments, seed)}))
     Console(width=180).print(summarise(rows))
 
 

@@ -1,5 +1,6 @@
 """How fast an ensemble trains, against a plain Python loop over torch modules with an optimiser each; what it costs
-that members repel one another, against the same members on their own; what implicit ensembles cost beside one network.
+that members repel one another, against the same members on their own; what SWAG costs beside the members it surrounds,
+and chains side by side beside chains one after the other; what implicit ensembles cost beside one network.
 
     python benchmarks/speed.py --memory repulsive:10     # peak memory, in a process of its own
     python benchmarks/speed.py            # all cases; ratios within one run, best of several rounds after a warm-up
@@ -204,6 +205,43 @@ def measure_implicit(rounds: int, draws: int = 200, images: int = 16) -> dict[st
     return best
 
 
+def measure_posteriors(rounds: int) -> dict[str, float]:
+    """Seconds to fit 20-64-64-3 for two epochs of 100 steps of 64 rows, on one thread."""
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(6400, 20, generator=generator), torch.randint(3, (6400,), generator=generator)
+
+    def seconds(method: Any, executor: str = "vmap") -> float:
+        start = time.perf_counter()
+        task = be.Task(lambda: mlp(20, [64, 64], 3), be.Categorical())
+        be.fit(task, method, data, epochs=2, batch_size=64, executor=executor, progress=False)
+        return time.perf_counter() - start
+
+    ways = {
+        "5 members": lambda: seconds(be.DeepEnsemble(num_members=5)),
+        "MultiSWAG, 5 modes": lambda: seconds(be.SWAG(num_members=5)),
+        "10 chains side by side": lambda: seconds(be.CyclicalSGMCMC(num_members=10)),
+        "10 chains one by one": lambda: sum(seconds(be.CyclicalSGMCMC(num_members=1), "loop") for _ in range(10)),
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    best = {name: min(way() for _ in range(rounds + 1)) for name, way in ways.items()}
+    torch.set_num_threads(threads)
+    return best
+
+
+def print_posteriors(rounds: int) -> None:
+    best = measure_posteriors(rounds)
+    table = Table("posterior", "s", "compared with", "ratio", "limit")
+    for name, other, limit in (
+        ("MultiSWAG, 5 modes", "5 members", "at most 1.15x"),
+        ("10 chains one by one", "10 chains side by side", "at least 5x"),
+    ):
+        table.add_row(
+            name, f"{best[name]:.2f}", f"{other}, {best[other]:.2f}", f"{best[name] / best[other]:.2f}x", limit
+        )
+    Console(width=120).print(table)
+
+
 def print_implicit(rounds: int) -> None:
     table = Table("ResNet-18", "step, s", "ratio", "at most", "200 draws, s", "ratio", "at most")
     best = measure_implicit(rounds)
@@ -243,6 +281,7 @@ def main() -> None:
         table.add_row(case.name, str(case.members), str(case.batch), *row)
     Console(width=160).print(table)
     print_overheads(rounds)
+    print_posteriors(min(rounds, 3))
     print_implicit(min(rounds, 2))
 
 

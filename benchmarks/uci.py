@@ -37,7 +37,6 @@ One line per run goes to the output file as it is done; a run that is there alre
 """
 
 import argparse
-import json
 import math
 import statistics
 import time
@@ -46,6 +45,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import results
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -143,7 +143,7 @@ def scores(ensemble: be.Ensemble, splits: Splits, draws: int, noises: Tensor) ->
     (x_mean, x_std), (y_mean, y_std) = standard(splits.x), standard(splits.y)
     errors, densities = torch.zeros(len(noises)), torch.zeros(noises.shape[:2])
     for split, own_noises in enumerate(noises):
-        own = of_split(ensemble, split)
+        own = ensemble.keep([split])
         x_test, y_test = ((splits.x_test[split] - x_mean[split]) / x_std[split]).float(), splits.y_test[split]
         for x, y in zip(x_test.split(ROWS), y_test.split(ROWS), strict=True):
             outputs = own.predict(x, num_draws=draws, seed=split).member_mean.reshape(draws, *y.shape)
@@ -154,15 +154,6 @@ def scores(ensemble: be.Ensemble, splits: Splits, draws: int, noises: Tensor) ->
                     density = be.Predictive.from_normal(mean, std).log_prob(target)
                     densities[split, number] += density.sum() / y_test.numel()
     return errors.sqrt(), densities
-
-
-def of_split(ensemble: be.Ensemble, split: int) -> be.Ensemble:
-    """The member of a split alone."""
-    kept = ensemble.keep([split])
-    if kept.state.slots:
-        return kept
-    # Dropout has no components to pick from, only the plan of what is drawn, which is that of all members.
-    return replace(kept, state=replace(kept.state, slots={"patches": ensemble.state.slots["patches"]}))
 
 
 def method_of(name: str, weight_decay: float) -> Any:
@@ -229,9 +220,8 @@ def summarise(rows: list[dict[str, Any]]) -> Table:
             cells = []
             for score, offset in (("rmse", 0), ("lpd", len(METHODS))):
                 values = row[score]
-                error = statistics.stdev(values) / math.sqrt(len(values))
                 known = row["method"] in METHODS
-                cells.append(f"{statistics.fmean(values):.3f}±{error:.3f}")
+                cells.append(results.mean_and_error(values))
                 cells.append(PUBLISHED[name][offset + METHODS.index(row["method"])] if known else "")
             table.add_row(name, row["method"], *cells)
         table.add_section()
@@ -250,15 +240,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("uci.jsonl"))
     arguments = parser.parse_args()
-    rows = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    rows = results.read(arguments.out)
     for name in arguments.sets.split(","):
         for method in [TUNED] if arguments.tuned else arguments.methods.split(","):
             if any(row["set"] == name and row["method"] == method for row in rows):
                 continue
             found = tuned(name, arguments) if arguments.tuned else published(name, method, arguments)
-            rows.append({"set": name, "method": method, "draws": arguments.draws, "seed": arguments.seed, **found})
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+            row = {"set": name, "method": method, "draws": arguments.draws, "seed": arguments.seed, **found}
+            rows.append(results.append(arguments.out, row))
     Console(width=120).print(summarise(rows))
 
 
