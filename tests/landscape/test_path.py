@@ -75,7 +75,7 @@ def test_aligned_ends_are_the_same_functions():
     [
         ({"kind": "spline"}, be.SettingError, "kind is one of linear, bezier, polygon"),
         ({"kind": "bezier"}, be.DataError, "a bezier path is trained: pass train="),
-        ({"members": (0, 3)}, be.SettingError, "joins members 0 to 2 of this ensemble, there is no 3"),
+        ({"members": (0, 3)}, be.SettingError, "members are some of the numbers 0 to 2"),
         ({"resolution": 2}, be.SettingError, "at both ends and between"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from bayesemble.errors import DataError
 from bayesemble.members import Members, State
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, match_targets
+from bayesemble.settings import require
 from bayesemble.types import Batch, Leaves
 
 
@@ -42,6 +43,15 @@ class Measured:
 def members_of(ensemble: Ensemble) -> Members:
     """The members of an ensemble, every leaf with a member axis."""
     return ensemble.state.members.unshared()
+
+
+def chosen_members(ensemble: Ensemble, members: Sequence[int] | None) -> list[int]:
+    """The given members, or all of them."""
+    num = ensemble.num_members
+    chosen = list(range(num)) if members is None else list(members)
+    known = bool(chosen) and all(0 <= member < num for member in chosen)
+    require(known, f"members are some of the numbers 0 to {num - 1}, got {chosen}")
+    return chosen
 
 
 def as_ensemble(ensemble: Ensemble, networks: Members) -> Ensemble:

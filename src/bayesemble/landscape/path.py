@@ -95,7 +95,8 @@ def path(
     require(resolution >= 3, f"a path is measured at both ends and between, got resolution={resolution}")
     if kind != "linear" and train is None:
         raise DataError(f"a {kind} path is trained: pass train=(x, y)")
-    ends = [_end(ensemble, member) for member in members]
+    places = networks.chosen_members(ensemble, members)
+    ends = [networks.members_of(ensemble).take(torch.tensor([place])) for place in places]
     if align:
         ends[1] = aligned(ensemble.task.module, ends[1], ends[0])
     points = paths.straight(ends[0].params, ends[1].params, 2 if kind == "linear" else bends + 2)
@@ -118,12 +119,6 @@ def path(
         parts = _along(ensemble, points, shape, positions, ends, train)
         found = networks.measure(ensemble, parts, data, references=Members.concat(ends))
     return Path(kind, (members[0], members[1]), positions, found.loss, found.error, found.difference)
-
-
-def _end(ensemble: Ensemble, member: int) -> Members:
-    count = ensemble.num_members
-    require(0 <= member < count, f"a path joins members 0 to {count - 1} of this ensemble, there is no {member}")
-    return networks.members_of(ensemble).take(torch.tensor([member]))
 
 
 def _training_rows(ensemble: Ensemble, train: Any, batch_size: int, seed: int) -> TrainingData:

@@ -27,6 +27,14 @@ from bayesemble.metrics.conformal import (
     set_size,
     size_stratified_coverage,
 )
+from bayesemble.metrics.curves import (
+    Bands,
+    IntervalCoverage,
+    SizeCurve,
+    interval_coverage,
+    prediction_bands,
+    size_curve,
+)
 from bayesemble.metrics.diversity import (
     Ambiguity,
     ambiguity,
@@ -90,16 +98,19 @@ from bayesemble.metrics.summary import (
 
 __all__ = [
     "Ambiguity",
+    "Bands",
     "ConfidenceCurve",
     "ConformalIntervals",
     "ConformalSets",
     "CorruptionTable",
+    "IntervalCoverage",
     "Intervals",
     "Isotonic",
     "PredictionSets",
     "QuantileCalibration",
     "Reliability",
     "RiskCoverage",
+    "SizeCurve",
     "SizeStrata",
     "Summary",
     "Temperature",
@@ -130,6 +141,7 @@ __all__ = [
     "fit_isotonic",
     "fit_sets",
     "fit_temperature",
+    "interval_coverage",
     "interval_score",
     "jensen_shannon",
     "jensen_shannon_matrix",
@@ -145,6 +157,7 @@ __all__ = [
     "ood_table",
     "pinball",
     "pit",
+    "prediction_bands",
     "quantile_calibration",
     "quantile_calibration_error",
     "relative_corruption_error",
@@ -156,6 +169,7 @@ __all__ = [
     "set_coverage",
     "set_size",
     "sharpness",
+    "size_curve",
     "size_stratified_coverage",
     "summarise",
     "top_k_accuracy",

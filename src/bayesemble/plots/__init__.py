@@ -1,1 +1,22 @@
 """Figures: every function draws one result, `plot_x(result, ax=None) -> ax`. They need the extra `plots`."""
+
+from bayesemble.plots.calibration import plot_coverage as plot_coverage
+from bayesemble.plots.calibration import plot_pit as plot_pit
+from bayesemble.plots.calibration import plot_reliability as plot_reliability
+from bayesemble.plots.comparison import plot_scores as plot_scores
+from bayesemble.plots.comparison import plot_size_curve as plot_size_curve
+from bayesemble.plots.diversity import plot_diversity_accuracy as plot_diversity_accuracy
+from bayesemble.plots.diversity import plot_subspace_ensembles as plot_subspace_ensembles
+from bayesemble.plots.doubt import plot_accuracy_against_confidence as plot_accuracy_against_confidence
+from bayesemble.plots.doubt import plot_entropy as plot_entropy
+from bayesemble.plots.doubt import plot_risk_coverage as plot_risk_coverage
+from bayesemble.plots.path import plot_path as plot_path
+from bayesemble.plots.plane import plot_plane as plot_plane
+from bayesemble.plots.regression import plot_bands as plot_bands
+from bayesemble.plots.regression import plot_predictions as plot_predictions
+from bayesemble.plots.sharpness import plot_sharpness as plot_sharpness
+from bayesemble.plots.similarity import plot_similarity as plot_similarity
+from bayesemble.plots.training import plot_forces as plot_forces
+from bayesemble.plots.training import plot_history as plot_history
+from bayesemble.plots.training import plot_weights as plot_weights
+from bayesemble.plots.trajectory import plot_embedding as plot_embedding

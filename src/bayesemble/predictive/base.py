@@ -107,12 +107,20 @@ class Predictive(ABC):
 
     def member(self, index: int) -> Self:
         """The prediction of one member alone."""
-        self._need_members("member(i)")
-        if not -self.num_members <= index < self.num_members:
-            raise SettingError(f"there are {self.num_members} members, 0 to {self.num_members - 1}, not {index}")
-        index %= self.num_members
-        one: dict[str, Any] = {name: value[index : index + 1] for name, value in self._member_fields().items()}
-        return dataclasses.replace(self, weights=torch.ones_like(self.weights[:1]), **one)
+        return self.take([index])
+
+    def take(self, indices: Sequence[int] | Tensor) -> Self:
+        """The prediction of some members alone, whose weights keep their proportions; if all are 0, equal weights."""
+        self._need_members("a choice of members")
+        places = torch.as_tensor(indices)
+        inside = (places >= -self.num_members) & (places < self.num_members)
+        if not len(places) or not inside.all():
+            wrong = places[~inside].tolist() or ["none"]
+            raise SettingError(f"there are {self.num_members} members, 0 to {self.num_members - 1}, not {wrong[0]}")
+        own: dict[str, Any] = {name: value[places] for name, value in self._member_fields().items()}
+        weights = self.weights[places]
+        weights = weights if weights.sum() > 0 else torch.ones_like(weights)
+        return dataclasses.replace(self, weights=weights / weights.sum(), **own)
 
     def reweight(self, weights: Any) -> Self:
         """The same members under other weights; they are normalised to sum to one."""
