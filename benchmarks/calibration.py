@@ -128,12 +128,14 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--draws", type=counts, default=[1, 20, 100, 200], help="numbers of draws, by commas, with 1")
     parser.add_argument("--weight-decay", type=float, default=1e-4, help="what the prior stands for; 0 is no prior")
+    parser.add_argument("--methods", default=",".join(name for name, *_ in variants()), help="some of these")
     parser.add_argument("--out", type=Path, default=Path("calibration.jsonl"))
     arguments = parser.parse_args()
     rows = results.read(arguments.out)
     for seed in range(arguments.seeds):
         for name, kind, settings in variants():
-            if any(row["method"] == name and row["seed"] == seed for row in rows):
+            known = any(row["method"] == name and row["seed"] == seed for row in rows)
+            if known or name not in arguments.methods.split(","):
                 continue
             method = kind(num_members=1, learning_rate=arguments.learning_rate, schedule="cosine", **settings)
             row = {"method": name, "seed": seed, **run(method, arguments, seed)}

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.compare import Comparison, Result, compare, make_task, parse_methods, score
-from bayesemble.data import load_split
+from bayesemble.compare import Comparison, Result, compare, parse_methods, score
+from bayesemble.runs import open_run
 
 
 def test_settings_after_a_colon_belong_to_their_method():
@@ -49,8 +49,7 @@ def test_the_table_and_the_saved_runs_say_the_same(tmp_path):
     written = json.loads((tmp_path / "results.json").read_text())
     assert written["summary"] == json.loads(json.dumps(comparison.summary()))
     for result in written["results"]:
-        split = load_split("two_moons", result["seed"])
-        loaded = be.load(tmp_path / result["run"], make_task(split).model)
+        loaded, split = open_run(tmp_path / result["run"])
         assert score(loaded, split) == pytest.approx(result["scores"])
         by_library = be.evaluate(loaded, (split.x_test, split.y_test), split.x_foreign)
         assert by_library == pytest.approx(result["scores"])
@@ -64,8 +63,7 @@ def test_the_same_command_again_uses_the_finished_runs(tmp_path):
 
 def test_regression_is_scored_in_the_units_of_the_target(tmp_path):
     comparison = compare("diabetes", "map", epochs=1, seeds=1, out=tmp_path, progress=False)
-    split = load_split("diabetes", 0)
-    loaded = be.load(tmp_path / comparison.results[0].run, make_task(split).model)
+    loaded, split = open_run(tmp_path / comparison.results[0].run)
     predictive = loaded.predict(split.x_test)
     targets = torch.as_tensor(split.y_test)
     expected = be.metrics.rmse(predictive, targets) * split.target_scale

@@ -32,7 +32,10 @@ LAYERS = [
     ["landscape"],
     ["plots"],
     ["data", "models"],
+    ["runs"],
     ["compare"],
+    ["report"],
+    ["estimators"],
     ["cli"],
     ["__main__"],
 ]

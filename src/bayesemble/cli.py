@@ -96,6 +96,7 @@ def compare(
     seeds: Annotated[int, typer.Option(help="Repetitions, each with its own split and start.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 64,
     folder: Annotated[Path, typer.Option("--out", help="Where results and runs go.")] = Path("comparison"),
+    record: Annotated[bool, typer.Option(help="Keep members along training, for `landscape`.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train several methods on one data set and show them side by side.
@@ -113,6 +114,7 @@ def compare(
         seeds=seeds,
         batch_size=batch_size,
         out=folder,
+        record=record,
         say=lambda words: err.print(words, style="dim", highlight=False),
     )
     if as_json:
@@ -120,6 +122,34 @@ def compare(
     else:
         out.print(comparison_table(comparison))
         out.print(f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def landscape(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, such as comparison/runs/deep_ensemble/seed-0.")],
+    page: Annotated[Path | None, typer.Option("--out", help="The page; RUN/landscape.html by default.")] = None,
+    resolution: Annotated[int, typer.Option(help="Networks along each side of a plane.")] = 25,
+    epochs: Annotated[int, typer.Option(help="Passes over the data that train a curve between two members.")] = 30,
+) -> None:
+    """Show where the members of a run lie and what lies between them, on one page.
+
+    Example: bayesemble landscape comparison/runs/deep_ensemble/seed-0
+    """
+    from rich.progress import track
+
+    from bayesemble.report.landscape import LandscapePage
+    from bayesemble.report.page import write
+    from bayesemble.runs import open_run
+
+    ensemble, split = open_run(run)
+    test, train = (split.x_test, split.y_test), (split.x_train, split.y_train)
+    made = LandscapePage(ensemble, test, train, resolution, epochs)
+    parts = made.parts()
+    for name in track(parts, "landscape", console=err, transient=True, disable=not err.is_terminal):
+        parts[name]()
+    target = page or run / "landscape.html"
+    write(target, made.render(f"The landscape of {run}"))
+    out.print(f"Page: {target}", highlight=False, soft_wrap=True)
 
 
 @app.command()

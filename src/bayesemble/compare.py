@@ -10,24 +10,21 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from bayesemble import checkpoint as checkpoints
-from bayesemble.data import Split, find_dataset, load_split
+from bayesemble.data import Split, find_dataset
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import SettingError
 from bayesemble.fit import fit
-from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian
 from bayesemble.methods import METHODS, Method, make_method
 from bayesemble.methods.method import full_batch, keeps_dropout
 from bayesemble.metrics import summarise
-from bayesemble.models import mlp
 from bayesemble.predictive import NormalPredictive, Predictive
+from bayesemble.runs import Source
 from bayesemble.settings import require
-from bayesemble.task import Task
 
 _DROPOUT = 0.1  # rate of the dropout layers that a method asks for
 DEFAULT_METHODS = (
@@ -102,6 +99,7 @@ def compare(
     seeds: int = 3,
     batch_size: int = 64,
     out: str | Path = "comparison",
+    record: bool = False,
     progress: bool = True,
     say: Callable[[str], None] = lambda words: None,
 ) -> Comparison:
@@ -115,6 +113,7 @@ def compare(
         seeds: How many times to repeat, each with its own split and start.
         batch_size: Rows per step; methods that need the whole data, such as hmc, take all.
         out: Folder for `results.json` and the runs.
+        record: Keep the members after every epoch, for `bayesemble landscape`.
         progress: Show progress bars, if there is a terminal.
         say: Called with a line before each run.
     """
@@ -122,12 +121,14 @@ def compare(
     entries, root, results = parse_methods(methods, members), Path(out), []
     epochs = find_dataset(data).epochs if epochs is None else epochs
     for seed in range(seeds):
-        split = load_split(data, seed)
+        split = Source(data, seed).split()
         for entry in entries:
             say(f"{entry.label}, seed {seed + 1} of {seeds}")
             folder = root / "runs" / _folder_name(entry.label) / f"seed-{seed}"
+            source = Source(data, seed, dropout=_DROPOUT if keeps_dropout(entry.method) else 0.0)
+            source.write(folder)
             ensemble = fit(
-                make_task(split, dropout=_DROPOUT if keeps_dropout(entry.method) else 0.0),
+                source.task(split),
                 entry.method,
                 (split.x_train, split.y_train),
                 epochs=epochs,
@@ -136,6 +137,7 @@ def compare(
                 checkpoint=folder,
                 checkpoint_every=epochs,
                 resume=checkpoints.exists(folder),
+                record="epoch" if record else None,
                 progress=progress,
             )
             seconds = sum(row["seconds"] for row in ensemble.history)
@@ -144,12 +146,6 @@ def compare(
     comparison = Comparison(data, epochs, results)
     comparison.write(root / "results.json")
     return comparison
-
-
-def make_task(split: Split, dropout: float = 0.0) -> Task:
-    """A small network for a data set, with the likelihood that its targets ask for."""
-    network = partial(mlp, split.x_train.shape[1], [64, 64], split.num_classes or 2, dropout=dropout)
-    return Task(network, HeteroscedasticGaussian() if split.num_classes is None else Categorical())
 
 
 def score(ensemble: Ensemble, split: Split) -> dict[str, float]:

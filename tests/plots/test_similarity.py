@@ -44,7 +44,11 @@ def test_the_matrix_and_its_colour_bar(what, label):
 
 def test_epochs_are_named_and_labels_thinned_out():
     ax = plot_similarity(made([(1, epoch) for epoch in range(3)]))
-    assert [text.get_text() for text in ax.get_yticklabels()] == ["1, epoch 0", "1, epoch 1", "1, epoch 2"]
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["0", "1", "2"]
+    assert ax.get_ylabel() == "epoch of member 1"
+    both = plot_similarity(made([(member, epoch) for member in (0, 2) for epoch in (1, 4)]))
+    assert [text.get_text() for text in both.get_xticklabels()] == ["0, 1", "0, 4", "2, 1", "2, 4"]
+    assert both.get_xlabel() == "member, epoch"
     many = plot_similarity(made([(0, epoch) for epoch in range(41)]))
     assert list(many.get_xticks()) == list(range(0, 41, 3))
 

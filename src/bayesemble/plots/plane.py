@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 0.9  # the share of the networks, from the lowest values on, that unbounded colour scales tell apart
 _LEVELS = 25
+_INK = "#111111"  # on white marks, whatever the colour of the page
 
 
 def plot_plane(
@@ -73,9 +74,9 @@ def _label(result: Plane, what: str, reference: int) -> str:
 
 def _mark_members(axes: Axes, result: Plane) -> None:
     x, y = result.corners.T.tolist()
-    axes.scatter(x, y, s=140, color="white", edgecolors="black", zorder=3)
+    axes.scatter(x, y, s=140, color="white", edgecolors=_INK, zorder=3)
     for across, up, place in zip(x, y, result.members, strict=True):
-        axes.annotate(str(place), (across, up), ha="center", va="center", color="black", fontsize=8, zorder=4)
+        axes.annotate(str(place), (across, up), ha="center", va="center", color=_INK, fontsize=8, zorder=4)
     if len(result.members) == 2:
         axes.scatter([0.0], [0.0], marker="+", s=80, color="white", zorder=3)
         axes.annotate("origin", (0.0, 0.0), (6, 6), textcoords="offset points", color="white", fontsize=8, zorder=4)

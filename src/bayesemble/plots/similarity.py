@@ -34,9 +34,19 @@ def plot_similarity(result: Similarity, ax: Axes | None = None, what: str = "cos
     image = axes.imshow(matrix.numpy(), cmap=SURFACE)
     assert axes.figure is not None
     axes.figure.colorbar(image, ax=axes, label=titles[what])
-    labels = [str(member) if epoch is None else f"{member}, epoch {epoch}" for member, epoch in result.names]
+    name, labels = _labels(result.names)
     step = -(-len(labels) // _MOST_LABELS)
-    axes.set_xticks(range(0, len(labels), step), labels[::step], rotation=90 if result.names[0][1] is not None else 0)
+    axes.set_xticks(range(0, len(labels), step), labels[::step], rotation=90 if name == "member, epoch" else 0)
     axes.set_yticks(range(0, len(labels), step), labels[::step])
-    axes.set(xlabel="member", ylabel="member")
+    axes.set(xlabel=name, ylabel=name)
+    axes.grid(visible=False)
     return axes
+
+
+def _labels(names: list[tuple[int, int | None]]) -> tuple[str, list[str]]:
+    """What networks are told apart by, and the words for each."""
+    if all(epoch is None for _, epoch in names):
+        return "member", [str(member) for member, _ in names]
+    if len({member for member, _ in names}) == 1:
+        return f"epoch of member {names[0][0]}", [str(epoch) for _, epoch in names]
+    return "member, epoch", [f"{member}, {epoch}" for member, epoch in names]

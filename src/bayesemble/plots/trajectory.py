@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bayesemble.landscape.trajectory import Embedding
-from bayesemble.plots.style import colour, new_axes
+from bayesemble.plots.style import GREY, colour, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ def plot_embedding(result: Embedding, ax: Axes | None = None) -> Axes:
         axes.plot(x, y, "o-", color=colour(number), markersize=3, linewidth=1, label=f"member {member}")
         axes.plot(x[-1:], y[-1:], "*", color=colour(number), markersize=12, markeredgecolor="white")
     name = _AXES[result.kind]
-    first, last = result.epochs[0], result.epochs[-1]
-    axes.set(xlabel=f"{name} 1", ylabel=f"{name} 2", title=f"predictions, epoch {first} to {last} (star)")
+    axes.plot([], [], "*", color=GREY, markersize=9, label=f"epoch {result.epochs[-1]}, the last")
+    axes.set(xlabel=f"{name} 1", ylabel=f"{name} 2")
     axes.legend()
     return axes
