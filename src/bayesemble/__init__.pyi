@@ -1,4 +1,5 @@
 from . import data as data
+from . import estimators as estimators
 from . import kernels as kernels
 from . import landscape as landscape
 from . import metrics as metrics

@@ -1,0 +1,17 @@
+"""Ensembles for scikit-learn: a classifier and a regressor that take any method of the registry.
+
+Both put a residual network for tables (`bayesemble.models.tabular`) below a method, standardise inputs and targets, and
+give float64 in the original units. Settings of a method are nested parameters, to the constructor and to `set_params`:
+
+    EnsembleRegressor("repulsive", method__repulsion=0.5)
+    GridSearchCV(EnsembleClassifier("repulsive"), {"method__repulsion": [0.1, 1.0]})
+
+Training stops early by the loss on held-out rows, unless the method gathers networks along the whole of training (swag,
+subspace, snapshot, csgmcmc, hmc, and repulsive with sequential=True), which then takes all rows and all epochs.
+"""
+
+from bayesemble.estimators.base import EnsembleEstimator, can_stop_early
+from bayesemble.estimators.classifier import EnsembleClassifier
+from bayesemble.estimators.regressor import EnsembleRegressor
+
+__all__ = ["EnsembleClassifier", "EnsembleEstimator", "EnsembleRegressor", "can_stop_early"]

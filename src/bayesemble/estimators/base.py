@@ -1,0 +1,246 @@
+"""What classifier and regressor share: parameters, training and prediction."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from bayesemble import collected, trajectory
+from bayesemble.arrays import NumpyArray
+from bayesemble.data.catalogue import location_and_scale
+from bayesemble.ensemble import Ensemble
+from bayesemble.errors import DataError, SettingError
+from bayesemble.fit import fit
+from bayesemble.initialise import ModelSource, fresh_module
+from bayesemble.likelihoods import Categorical, Likelihood
+from bayesemble.members import State
+from bayesemble.methods import METHODS, Method, make_method, method_class
+from bayesemble.methods.method import drawn_slots, full_batch, keeps_dropout
+from bayesemble.models.tabular import quantile_edges, tabular
+from bayesemble.particles import ParticleMethod
+from bayesemble.predictive import Predictive
+from bayesemble.priors import NormalPrior
+from bayesemble.settings import require
+from bayesemble.task import Task
+
+_NESTED = "method__"
+_OWN = ("num_members", "learning_rate")  # settings of a method that are parameters of the estimator itself
+_ONLY_FOR_TRAINING = ("first_moment", "second_moment", "momentum", "steps", "velocity")  # slots
+_LEARNING_RATE = 1e-3
+_DROPOUT = 0.1  # of a method that needs dropout layers
+_LARGE = 10_000  # rows
+_STEPS = 3000  # gradient steps that a small table is given at most
+_FEWEST_HELD_OUT = 10  # rows without which "auto" does not stop early
+
+
+class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor share.
+
+    Args:
+        method: Name of a method in `bayesemble.METHODS`.
+        num_members: Independently started members; None is the method's own default. The method "map" has one.
+        epochs: Passes over the rows, at most; None takes 3000 steps, but 20 passes at least and 200 at most.
+        batch_size: Rows per step; None takes a sixteenth of all, between 16 and 256. Methods such as hmc take all.
+        learning_rate: None is 0.001, or the method's own default for samplers.
+        width: Units of each layer; None is 64, or 128 from 10,000 rows on.
+        depth: Residual blocks of the network.
+        embedding: What numbers become at the input: "periodic", "piecewise" or "none".
+        dropout: Rate of dropout layers in training. The method "mc_dropout" has 0.1 if this is 0.
+        prior_std: Standard deviation of the normal prior of the weights.
+        early_stopping: Whether to hold rows out and stop when the loss on them no longer falls. "auto": if the
+            method can, and at least 10 rows would be held out.
+        validation_fraction: Share of the rows to hold out.
+        patience: Epochs without a better loss after which training stops; None is an eighth of all, at least 5.
+        random_state: None, a number or a `RandomState`.
+        method__...: Settings of the method.
+
+    After fitting, `ensemble_` is the `Ensemble`, and `n_iter_` the number of epochs.
+    """
+
+    def __init__(
+        self,
+        method: str = "deep_ensemble",
+        *,
+        num_members: int | None = 10,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        width: int | None = None,
+        depth: int = 1,
+        embedding: str = "periodic",
+        dropout: float = 0.0,
+        prior_std: float = 1.0,
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.2,
+        patience: int | None = None,
+        random_state: Any = None,
+        **method__settings: Any,
+    ) -> None:
+        for name in method__settings:
+            if not name.startswith(_NESTED):
+                raise TypeError(f"{type(self).__name__} has no parameter {name!r}; a method's setting is {_NESTED}name")
+        self.method = method
+        self.num_members = num_members
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.width = width
+        self.depth = depth
+        self.embedding = embedding
+        self.dropout = dropout
+        self.prior_std = prior_std
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.random_state = random_state
+        self._settings = method__settings
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters; those of the method too that were given, and if deep, also those at their defaults."""
+        known = deep and isinstance(self.method, str) and self.method in METHODS
+        own = {f.name: f.default for f in fields(method_class(self.method)) if f.name not in _OWN} if known else {}
+        return super().get_params(deep=False) | {_NESTED + name: value for name, value in own.items()} | self._settings
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; those of the method as `method__name`."""
+        super().set_params(**{name: value for name, value in params.items() if not name.startswith(_NESTED)})
+        nested = {name: value for name, value in params.items() if name.startswith(_NESTED)}
+        valid = self.get_params(deep=True)
+        for name in nested:
+            if name not in valid:
+                raise SettingError(f"invalid parameter {name!r} of {self}; valid ones are {', '.join(valid)}")
+        self._settings = self._settings | nested
+        return self
+
+    def predictive(self, X: Any) -> Predictive:  # noqa: N803
+        """The whole predictive distribution, in the original units, with all members."""
+        return self._predictive(X, keep_members=True)
+
+    def predict_uncertainty(self, X: Any) -> dict[str, NumpyArray]:  # noqa: N803
+        """Doubt of each row: "aleatoric", which more data would not remove, "epistemic", which it would, and "total".
+
+        Variances for regression, entropies in nats for classification; the first two add up to the third.
+        """
+        predictive = self._predictive(X)
+        doubt = {"aleatoric": predictive.aleatoric.numpy(), "epistemic": predictive.epistemic.numpy()}
+        return doubt | {"total": doubt["aleatoric"] + doubt["epistemic"]}
+
+    def _predictive(self, X: Any, keep_members: bool = False) -> Predictive:  # noqa: N803
+        check_is_fitted(self)
+        x = validate_data(self, X, reset=False, dtype=np.float64)
+        return self.ensemble_.predict((x - self._shift) / self._scale, keep_members=keep_members)
+
+    def _fit(self, x: NumpyArray, y: NumpyArray, likelihood: Likelihood, num_outputs: int) -> Self:
+        """Train on checked rows, with labels 0, 1, ... or standardised targets."""
+        self._shift, self._scale = location_and_scale(x, axis=0)
+        x = ((x - self._shift) / self._scale).astype(np.float32)
+        method = self._make_method()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        held_out = self._held_out(method, y, isinstance(likelihood, Categorical), seed)
+        rows = int((~held_out).sum())
+        batch_size = self.batch_size
+        if batch_size is None and not full_batch(method):
+            batch_size = 2 ** round(math.log2(min(max(rows / 16, 16), 256)))
+        steps = math.ceil(rows / min(batch_size or rows, rows))
+        epochs = min(max(_STEPS // steps, 20), 200) if self.epochs is None else self.epochs
+        dropout = self.dropout or (_DROPOUT if keeps_dropout(method) else 0.0)
+        network = partial(
+            tabular,
+            x.shape[1],
+            (),
+            num_outputs,
+            width=(64 if len(x) < _LARGE else 128) if self.width is None else self.width,
+            depth=self.depth,
+            embedding=self.embedding,
+            edges=quantile_edges(x) if self.embedding == "piecewise" else None,
+            dropout=dropout,
+        )
+        stopping: dict[str, Any] = {}
+        if held_out.any():
+            patience = max(epochs // 8, 5) if self.patience is None else self.patience
+            stopping = {"validation": (x[held_out], y[held_out]), "patience": patience}
+        ensemble = fit(
+            Task(network, likelihood, NormalPrior(self.prior_std)),
+            method,
+            (x[~held_out], y[~held_out]),
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=seed,
+            # Not "auto", which goes by the clock: the same seed has to give the same bits.
+            executor="loop" if method.num_members == 1 or dropout else "vmap",
+            progress=False,
+            **stopping,
+        )
+        self.ensemble_ = _in_double(ensemble)
+        self.n_iter_ = len(ensemble.history)
+        return self
+
+    def _make_method(self) -> Method:
+        require(isinstance(self.method, str), f"method is one of {', '.join(METHODS)}, got {self.method!r}")
+        kind = method_class(self.method)
+        settings = {name.removeprefix(_NESTED): value for name, value in self._settings.items()}
+        for name in _OWN:
+            require(name not in settings, f"{name} is a parameter of its own: say {name}, not {_NESTED}{name}")
+        fixed = getattr(METHODS[self.method], "keywords", {})
+        if self.num_members is not None and "num_members" not in fixed:
+            settings["num_members"] = self.num_members
+        if self.learning_rate is not None:
+            settings["learning_rate"] = self.learning_rate
+        elif issubclass(kind, ParticleMethod):
+            settings["learning_rate"] = _LEARNING_RATE
+        return make_method(self.method, **settings)
+
+    def _held_out(self, method: Method, y: NumpyArray, labels: bool, seed: int) -> NumpyArray:
+        """Which rows are held out: of each class its share, and never all."""
+        wish, share = self.early_stopping, self.validation_fraction
+        require(wish in (True, False, "auto"), f'early_stopping is True, False or "auto", not {wish!r}')
+        require(0 < share < 1, f"validation_fraction is a share between 0 and 1, got {share}")
+        chosen = np.zeros(len(y), dtype=bool)
+        able = can_stop_early(method)
+        if wish is True and not able:
+            raise SettingError(
+                f"{self.method} needs training to go on to the end, so early_stopping=True cannot be honoured; "
+                'use "auto" or False'
+            )
+        if wish is False or not able or (wish == "auto" and share * len(y) < _FEWEST_HELD_OUT):
+            return chosen
+        shuffled = np.random.default_rng(seed).permutation(len(y))
+        if labels:
+            # Sorted by class, in random order within each: rows at equal distances are of each class its share.
+            shuffled = shuffled[np.argsort(y[shuffled], kind="stable")]
+        num = max(round(share * len(y)), 1)
+        chosen[shuffled[((np.arange(num) + 0.5) * len(y) / num).astype(int)]] = True
+        if labels:
+            chosen &= np.isin(y, y[~chosen])  # a class that would be held out altogether stays
+        if chosen.all():
+            raise DataError(f"n_samples={len(y)} is too few to hold some out; use early_stopping=False")
+        return chosen
+
+
+def can_stop_early(method: Method) -> bool:
+    """Whether a run may end before its last epoch: not if networks are gathered along it, or members come in turn."""
+    gathers = {*trajectory.SLOTS, *collected.SLOTS} & set(drawn_slots(method))
+    return not (gathers or full_batch(method) or getattr(method, "sequential", False))
+
+
+def _in_double(ensemble: Ensemble) -> Ensemble:
+    """The ensemble in double precision, so that a row's prediction does not depend on the rows beside it."""
+    task, state = ensemble.task, ensemble.state
+    slots = {name: leaves for name, leaves in state.slots.items() if name not in _ONLY_FOR_TRAINING}
+    state = State(state.members, slots).map(lambda _, leaf: leaf.double() if leaf.is_floating_point() else leaf)
+    assert isinstance(task.example, torch.Tensor)
+    task = replace(task, model=partial(_double, task.model), example=task.example.double())
+    return replace(ensemble, task=task, state=state)
+
+
+def _double(source: ModelSource) -> nn.Module:
+    return fresh_module(source).double()

@@ -1,0 +1,39 @@
+"""Classification of the rows of a table."""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from bayesemble.arrays import NumpyArray
+from bayesemble.errors import DataError
+from bayesemble.estimators.base import EnsembleEstimator
+from bayesemble.likelihoods import Categorical
+from bayesemble.predictive import ClassPredictive
+
+
+class EnsembleClassifier(ClassifierMixin, EnsembleEstimator):  # type: ignore[misc]
+    """A Bayesian ensemble of networks that classifies the rows of a table; for parameters see `EnsembleEstimator`."""
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
+        """Train on rows `(row, column)` with labels of any kind."""
+        x, targets = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(targets)
+        self.classes_, labels = np.unique(targets, return_inverse=True)
+        num = len(self.classes_)
+        if num < 2:
+            raise DataError(f"a classifier needs at least 2 classes, y has 1 class: {self.classes_[0]!r}")
+        return self._fit(x, labels, Categorical(), num)
+
+    def predict_proba(self, X: Any) -> NumpyArray:  # noqa: N803
+        """Averaged probabilities `(row, class)`, in the order of `classes_`."""
+        predictive = self._predictive(X)
+        assert isinstance(predictive, ClassPredictive)
+        return predictive.probs.numpy()
+
+    def predict(self, X: Any) -> NumpyArray:  # noqa: N803
+        """The most probable class of each row."""
+        chosen = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[chosen]

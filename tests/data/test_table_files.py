@@ -1,0 +1,317 @@
+import csv
+import datetime
+import gzip
+import importlib
+import importlib.util
+import time
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayesemble.data import table_files
+from bayesemble.data.table_files import read, read_rows, write_rows
+from bayesemble.errors import DataError, MissingExtraError
+
+needs_pyarrow = pytest.mark.skipif(
+    importlib.util.find_spec("pyarrow") is None, reason="pyarrow, of the extra parquet, is not installed"
+)
+
+
+def made(folder, content, name="table.csv"):
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def columns(path, rows_at_once=10_000):
+    """The whole table, and how its rows are numbered."""
+    whole, rows = {}, []
+    for chunk in read_rows(path, rows_at_once):
+        rows += chunk.rows
+        for name, cells in chunk.columns.items():
+            whole.setdefault(name, []).extend(cells)
+    return whole, rows
+
+
+def refused(path, *words):
+    with pytest.raises(DataError) as caught:
+        list(read_rows(path))
+    message = str(caught.value)
+    assert str(path) in message
+    for word in words:
+        assert word in message, message
+
+
+# --- encodings and delimiters ---
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"])
+def test_letters_come_out_alike_from_every_encoding(tmp_path, encoding):
+    path = made(tmp_path, "stadt,größe\nKöln,1\nÅrhus,2\n".encode(encoding))
+    assert columns(path)[0] == {"stadt": ["Köln", "Århus"], "größe": ["1", "2"]}
+    (chunk,) = read_rows(path)
+    assert ("Latin-1" in "".join(chunk.notes)) == (encoding == "latin-1")
+
+
+def test_a_letter_that_is_not_utf8_is_found_however_late_it_comes(tmp_path):
+    path = made(tmp_path, b"a,b\n" + b"\xc3\xa9,1\n" * 400_000 + b"\xe9,2\n")
+    first = next(iter(read_rows(path)))
+    assert "Latin-1" in first.notes[0]
+    assert first.columns["a"][0] == "Ã©"  # one encoding for the whole file
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+def test_the_delimiter_is_the_most_frequent_sign_of_the_first_row(tmp_path, sign):
+    path = made(tmp_path, f"a{sign}b{sign}c\n1{sign}2{sign}3\n")
+    (chunk,) = read_rows(path)
+    assert chunk.columns == {"a": ["1"], "b": ["2"], "c": ["3"]}
+    assert chunk.delimiter == sign
+
+
+def test_signs_and_line_breaks_inside_quotes_are_no_delimiters(tmp_path):
+    path = made(tmp_path, '"a,\n,,b";"c,d"\n1;2\n')
+    assert columns(path)[0] == {"a,\n,,b": ["1"], "c,d": ["2"]}
+    assert columns(made(tmp_path, '"a;b;c"\n1\n'))[0] == {"a;b;c": ["1"]}
+
+
+def test_a_tie_between_delimiters_is_refused(tmp_path):
+    refused(made(tmp_path, "price, EUR;size\n1;2\n"), "row 1", "comma or semicolon", "quotes")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_every_line_end(tmp_path, end):
+    assert columns(made(tmp_path, end.join(["a,b", "1,2", "3,4"])))[0] == {"a": ["1", "3"], "b": ["2", "4"]}
+
+
+# --- rows ---
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 3, 100])
+def test_rows_are_numbered_as_in_a_spreadsheet(tmp_path, rows_at_once):
+    path = made(tmp_path, 'a,b\n1,"x\ny"\n\n2,"say ""no"""\n3,\n\n')
+    assert columns(path, rows_at_once) == ({"a": ["1", "2", "3"], "b": ["x\ny", 'say "no"', ""]}, [2, 4, 5])
+    assert max(len(chunk.rows) for chunk in read_rows(path, rows_at_once)) <= rows_at_once
+
+
+def test_a_compressed_file_under_any_name(tmp_path):
+    content = gzip.compress(b"a;b\n1;2\n")
+    for name in ("table.csv.gz", "table.csv"):
+        assert columns(made(tmp_path, content, name))[0] == {"a": ["1"], "b": ["2"]}
+    refused(made(tmp_path, content[:-6]), "cannot be read")
+    refused(made(tmp_path, content[:12] + b"\xff\xff\xff" + content[15:]), "cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["is empty"]),
+        ("\n\n", ["no column names"]),
+        ("a,b\n", ["no rows"]),
+        ("a,b\n\n\n", ["no rows"]),
+        ("a,b\n1,2\n3\n", ["row 3", "2 cells", "got 1"]),
+        ("a,b\n1,2\n\n3,4,5\n", ["row 4", "2 cells", "got 3"]),
+        ("a,b\n1,x\0y\n", ["row 2", "NUL"]),
+        ("a\0,b\n1,2\n", ["row 1", "NUL"]),
+        ("a,b,a,c,b\n1,2,3,4,5\n", ["row 1", "'a', 'b'"]),
+        ("a, a\n1,2\n", ["'a'"]),
+        ("a,,b,\n1,2,3,4\n", ["row 1", "2, 4"]),
+        ('a,b\n1,2\n3,"4\n5,6\n', ["row 3", "quotes"]),
+        ('a,b\n1,"x"y\n', ["row 2", "quotes"]),
+        (b"PK\x03\x04rest", ["spreadsheet"]),
+        ("a,b\n1,2".encode("utf-16") + b"\x00", ["cannot be read"]),
+        ("a,b\n1,2\n".encode("utf-16-le"), ["NUL"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_row(tmp_path, content, words):
+    refused(made(tmp_path, content), *words)
+
+
+def test_folders_and_missing_files(tmp_path):
+    refused(tmp_path, "is a folder")
+    refused(tmp_path / "none.csv", "not a file")
+    with pytest.raises(DataError, match="at least 1"):
+        read_rows(made(tmp_path, "a\n1\n"), rows_at_once=0)
+
+
+def test_a_million_columns_are_refused_at_once_and_fifty_thousand_are_read(tmp_path):
+    begin = time.perf_counter()
+    refused(made(tmp_path, ",".join(f"c{i}" for i in range(1_000_000)) + "\n1\n"), "1000000 columns")
+    refused(made(tmp_path, "," * 1_000_000), "no column names")
+    wide = made(tmp_path, ",".join(f"c{i}" for i in range(50_000)) + "\n" + ("1," * 49_999 + "1\n") * 50)
+    assert [len(chunk.rows) for chunk in read_rows(wide)] == [40, 10]
+    assert time.perf_counter() - begin < 10
+
+
+def test_long_cells_are_read_and_endless_ones_are_not(tmp_path, monkeypatch):
+    assert columns(made(tmp_path, "a,b\n" + "x" * 1_000_000 + ",1\n"))[0]["b"] == ["1"]
+    refused(made(tmp_path, 'a,b\n1,"' + "x,y\n" * (table_files.LONGEST_CELL // 4 + 1)), "row 2", "limit")
+    monkeypatch.setattr(table_files, "LONGEST_LINE", 100)
+    refused(made(tmp_path, "a,b\n" + "x" * 200 + ",1\n"), "row 2", "100 characters")
+
+
+def test_what_cells_can_mean():
+    assert read(["1", "-2.5", "1e3", ".5", "+3."], "1.5").tolist() == [1, -2.5, 1000, 0.5, 3]
+    assert read(["1,5", "2"], "1,5").tolist() == [1.5, 2]
+    assert read(["1,234.5", "12", "1,234,567"], "1,000.5").tolist() == [1234.5, 12, 1234567]
+    assert read(["1.234,5", "12", "1.234.567"], "1.000,5").tolist() == [1234.5, 12, 1234567]
+    for cell in ["1_000", "0x1f", "१", "1 2", "1,5", "e5", ".", "", "nan", "1,2345"]:
+        assert read([cell], "1.5") is None, cell
+        assert read([cell], "1,000.5") is None, cell
+    assert read(["Yes", "no", "TRUE", "f"], "yes").tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("cell", "way"),
+    [
+        ("2024-02-29", "year-month-day"),
+        ("2024/2/29", "year-month-day"),
+        ("29.2.2024", "day.month.year"),
+        ("29/02/2024", "day/month/year"),
+        ("02-29-2024", "month/day/year"),
+    ],
+)
+def test_dates_are_days_since_1970(cell, way):
+    days = (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
+    assert read([cell], way).tolist() == [days]
+    assert read([f"{cell} 18:00"], way).tolist() == [days + 0.75]
+    assert read([f"{cell}T18:00:00+06:00"], way).tolist() == [days + 0.5]
+    assert read([cell.replace("2024", "2023")], way) is None  # no leap year
+
+
+# --- writing ---
+
+
+def test_a_table_is_written_in_quotes_where_they_are_needed(tmp_path):
+    day = datetime.date(2024, 2, 29)
+    values = [
+        [1, "x;y", None, True],
+        [0.1, 'a"b\r\n', np.float32(0.1), np.bool_(False)],
+        [np.int64(7), " ", day, Decimal(2)],
+    ]
+    for name in ("out.csv", "out.csv.gz"):
+        write_rows(tmp_path / name, ["a;b;c", "d", "e,f", "g"], values)
+        found, _ = columns(tmp_path / name)
+        assert found == {
+            "a;b;c": ["1", "0.1", "7"],
+            "d": ["x;y", 'a"b\r\n', " "],
+            "e,f": ["", "0.1", "2024-02-29"],
+            "g": ["true", "false", "2"],
+        }
+    first = (tmp_path / "out.csv.gz").read_bytes()
+    write_rows(tmp_path / "out.csv.gz", ["a;b;c", "d", "e,f", "g"], values)
+    assert (tmp_path / "out.csv.gz").read_bytes() == first
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", pytest.param("out.parquet", marks=needs_pyarrow)])
+@pytest.mark.parametrize("bad", [[1], [1, "\ud800"], [1, object()], [1, 2, 3], None])
+def test_what_goes_wrong_leaves_the_old_file_and_no_other(tmp_path, name, bad):
+    def rows():
+        yield [1, "x"]
+        if bad is None:
+            raise DataError("broken source")
+        yield bad
+
+    path = made(tmp_path, "old", name)
+    with pytest.raises(DataError):
+        write_rows(path, ["a", "b"], rows())
+    assert path.read_text() == "old"
+    assert [place.name for place in tmp_path.iterdir()] == [name]
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path):
+    with pytest.raises(DataError, match="cannot be written"):
+        write_rows(tmp_path / "none" / "out.csv", ["a"], [[1]])
+    with pytest.raises(DataError, match="repeated"):
+        write_rows(tmp_path / "out.csv", ["a", "a"], [[1, 2]])
+    with pytest.raises(DataError, match=r"row 2.*NUL"):
+        write_rows(tmp_path / "out.csv", ["a"], [["\0"]])
+    assert not list(tmp_path.iterdir())
+
+
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
+NAMES = st.lists(TEXTS.map(str.strip).filter(bool), min_size=1, max_size=5, unique=True)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), NAMES, st.integers(1, 6), st.integers(1, 4))
+def test_texts_and_numbers_come_back_from_a_csv(tmp_path_factory, data, names, count, at_once):
+    kinds = [data.draw(st.sampled_from([TEXTS, st.floats(allow_nan=False), st.integers()])) for _ in names]
+    rows = [[data.draw(kind) for kind in kinds] for _ in range(count)]
+    path = tmp_path_factory.getbasetemp() / "round.csv"
+    write_rows(path, names, rows)
+    found, _ = columns(path, at_once)
+    assert list(found) == names
+    for index, name in enumerate(names):
+        values = [row[index] for row in rows]
+        assert [type(value)(cell) for value, cell in zip(values, found[name], strict=True)] == values
+
+
+# --- Parquet ---
+
+
+@needs_pyarrow
+def test_parquet_gives_the_texts_that_a_csv_would_hold(tmp_path):
+    day, moment = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 18)
+    header = ["number", "whole", "text", "flag", "day", "moment"]
+    values = [
+        [1.5, 1, "x;y", True, day, moment],
+        [None, -2, "", False, None, moment],
+        [1e300, None, "é", None, day, None],
+    ]
+    for name in ("out.parquet", "out.csv"):
+        write_rows(tmp_path / name, header, values)
+    assert columns(tmp_path / "out.parquet", 2) == columns(tmp_path / "out.csv", 2)
+    renamed = made(tmp_path, (tmp_path / "out.parquet").read_bytes(), "data.bin")
+    assert columns(renamed) == columns(tmp_path / "out.csv")
+
+
+@needs_pyarrow
+def test_parquet_times_dictionaries_and_what_is_no_cell(tmp_path):
+    arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    path = tmp_path / "t.parquet"
+    stamps = arrow.array([1_700_000_000_123_456_789], arrow.timestamp("ns", "UTC"))
+    parquet.write_table(arrow.table({"t": stamps, "c": arrow.array(["a"]).dictionary_encode()}), path)
+    found, rows = columns(path)
+    assert found["c"] == ["a"]
+    assert rows == [2]
+    assert read(found["t"], "year-month-day") == pytest.approx([1_700_000_000.123456 / 86400], abs=1e-9)
+    parquet.write_table(arrow.table({"a": [1], "nested": [[1, 2]]}), path)
+    refused(path, "'nested'", "list")
+    parquet.write_table(arrow.table({"a": arrow.array([], arrow.int64())}), path)
+    refused(path, "no rows")
+
+
+@needs_pyarrow
+def test_a_damaged_parquet_file_is_refused(tmp_path):
+    path = tmp_path / "t.parquet"
+    write_rows(path, ["a", "b"], [[i, str(i)] for i in range(100)])
+    whole = path.read_bytes()
+    for content in (whole[:-10], whole[: len(whole) // 2], b"a,b\n1,2\n", whole[:4] + b"\xff" * 40 + whole[44:]):
+        refused(made(tmp_path, content, "t.parquet"), "Parquet")
+    with pytest.raises(DataError, match="one type"):
+        write_rows(path, ["a"], [[1], ["x"]])
+    write_rows(path, ["a"], [])
+    refused(path, "no rows")
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
+    def refuse(name):
+        raise ImportError(f"no {name}")
+
+    monkeypatch.setattr(table_files.importlib, "import_module", refuse)
+    with pytest.raises(MissingExtraError, match=r"bayesemble\[parquet\]"):
+        list(read_rows(made(tmp_path, b"PAR1", "t.parquet")))
+    with pytest.raises(MissingExtraError, match=r"bayesemble\[parquet\]"):
+        write_rows(tmp_path / "out.parquet", ["a"], [[1]])
+
+
+def test_the_limit_of_the_csv_module_is_never_lowered(tmp_path):
+    before = csv.field_size_limit(3 * table_files.LONGEST_CELL)
+    try:
+        columns(made(tmp_path, "a\n1\n"))
+        assert csv.field_size_limit() == 3 * table_files.LONGEST_CELL
+    finally:
+        csv.field_size_limit(before)

@@ -1,0 +1,570 @@
+import dataclasses
+import datetime
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bayesemble.data import tables
+from bayesemble.data.table_files import Chunk, read_rows, write_rows
+from bayesemble.data.tables import Schema, find_schema
+from bayesemble.errors import BayesembleError, DataError, SettingError
+
+
+def chunk(delimiter=",", **columns):
+    return Chunk("t.csv", columns, range(2, 2 + len(next(iter(columns.values())))), delimiter)
+
+
+def parts(whole, size):
+    for start in range(0, len(whole.rows), size):
+        cells = {name: column[start : start + size] for name, column in whole.columns.items()}
+        yield Chunk(whole.source, cells, whole.rows[start : start + size], whole.delimiter)
+
+
+Y = [str(i / 7) for i in range(1, 41)]  # a target for regression
+
+
+def with_target(cells, delimiter=","):
+    """A table with one column, and one that is always of use."""
+    return chunk(delimiter, x=list(cells), other=Y[: len(cells)], y=Y[: len(cells)])
+
+
+def way_of(cells, delimiter=","):
+    schema = find_schema([with_target(cells, delimiter)], "y")
+    found = [column for column in schema.columns if column.name == "x"]
+    return found[0].way if found else next(note for note in schema.notes if "'x'" in note)
+
+
+def refused(call, *words, error=DataError):
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value), str(caught.value)
+
+
+# --- what columns are ---
+
+
+@pytest.mark.parametrize(
+    ("cells", "way"),
+    [
+        (["1", "2", "3"], "1.5"),
+        (["1.5", "2", "-3e2"], "1.5"),
+        (["1,5", "2", "3"], "1,5"),
+        (["1,234.5", "2", "3"], "1,000.5"),
+        (["1.234,5", "2", "3"], "1.000,5"),
+        (["1,234,567", "2,000"], "1,000.5"),
+        (["1,234", "0,5"], "1,5"),  # 0,5 has no thousands, so the comma is a decimal one
+        (["1,234", "1.5"], "1,000.5"),
+        (["yes", "No", "yes"], "yes"),
+        (["true", "", "false"], "yes"),
+        (["2024-01-31", "2024-02-01 12:00"], "year-month-day"),
+        (["31.1.2024", "1.2.2024"], "day.month.year"),
+        (["31/1/2024", "1/2/2024"], "day/month/year"),
+        (["1/31/2024", "1/2/2024"], "month/day/year"),
+        (["a", "b", "a"], "text"),
+        (["a", "1", "1"], "text"),
+        (["1", "2", "yes", "yes"], "text"),
+        (["none", "a", "a", "?"], "text"),
+        (["", "NA", "N/A", "nan", "NULL", "5", "6"], "1.5"),
+    ],
+)
+def test_how_a_column_is_read(cells, way):
+    assert way_of(cells) == way
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["1", "2", "3.5", "1,234.5", "7"],
+        ["1", "2,5", "3", "1.234,5", "7"],
+        ["1.234", "2", "0.5", "", "7"],
+        ["1", "2", "x", "x", "1"],
+        ["yes", "", "no", "maybe", "yes"],
+        ["1/2/2024", "3/4/2024", "31/12/2024", "5/6/2024"],
+    ],
+)
+def test_a_table_in_parts_means_the_same_as_a_whole(cells, size):
+    whole = with_target(cells)
+    one, two = find_schema([whole], "y"), find_schema(parts(whole, size), "y")
+    assert (one.notes, one.task, one.num_rows) == (two.notes, two.task, two.num_rows)
+    for column, other in zip((*one.columns, one.target), (*two.columns, two.target), strict=True):
+        for name, value in vars(column).items():
+            assert getattr(other, name) == (pytest.approx(value) if isinstance(value, float) else value)
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", None])
+def test_points_are_decimal_except_where_semicolons_make_that_doubtful(delimiter):
+    assert way_of(["1.234", "12.500"], delimiter) == "1.5"
+    refused(lambda: way_of(["1.234", "12.500"], ";"), "t.csv", "'x'", "thousands or decimals")
+    assert way_of(["1.234", "0.5"], ";") == "1.5"
+    assert way_of(["1.234", "0,5"], ";") == "1.000,5"
+    assert way_of(["1,5", "2"], ";") == "1,5"
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["1,234", "2,500", "3"], ["thousands or decimals"]),
+        (["1,5", "1.5", "2"], ["decimal point", "decimal comma"]),
+        (["1,234", "1.234", "2"], ["thousands or decimals"]),
+        (["1/2/2024", "3/4/2024"], ["day and month"]),
+        (["1", "inf", "2"], ["row 3", "'inf'", "finite"]),
+        (["1", "2", "1e999"], ["row 4", "'1e999'"]),
+        (["1", "-Infinity", "2"], ["row 3"]),
+        ([*map(str, range(30)), "x"], ["row 32", "'x'", "1 of 31"]),
+    ],
+)
+def test_what_is_doubtful_is_refused(cells, words):
+    refused(lambda: way_of(cells), "t.csv", "'x'", *words)
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        (["", "NA", "?"], "empty"),
+        (["a", "a", "a"], "the same"),
+        (["1", "1.0", "1e0"], "the same"),
+        (["yes", "true", "Y"], "the same"),
+        (["a", "b", "c"], "no text occurs twice"),
+        (["a", "b", "", ""], "no text occurs twice"),
+        (["inf", "inf", "inf"], "the same"),
+        (["a", "x" * 300, "a"], "very long"),
+    ],
+)
+def test_columns_of_no_use_are_dropped_with_a_note(cells, why):
+    assert why in way_of(cells)
+
+
+def test_many_different_texts_are_not_kept_in_memory():
+    cells = [f"t{i // 2}" for i in range(5000)]
+    whole = chunk(x=cells, other=[str(i) for i in range(5000)], y=[str(i / 3) for i in range(5000)])
+    schema = find_schema(parts(whole, 100), "y")
+    assert [column.name for column in schema.columns] == ["other"]
+    assert "more than 1000" in "".join(schema.notes)
+    profile = tables._Profile("x", 1000)
+    for part in parts(whole, 100):
+        profile.add(part)
+    assert profile.counts is None
+
+
+def test_a_table_without_a_useful_column_is_refused():
+    refused(lambda: find_schema([chunk(x=["1", "1"], y=["1", "2"])], "y"), "no column is left", "'x'", "the same")
+
+
+def test_notes_name_odd_ways_to_write_numbers():
+    schema = find_schema([with_target(["1,5", "2,5"], ";")], "y")
+    assert any("'x'" in note and "1,5" in note for note in schema.notes)
+
+
+# --- statistics ---
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000])
+def test_mean_and_spread_in_parts_are_those_of_all_rows(size):
+    generator = np.random.default_rng(0)
+    values = 1e9 + generator.normal(size=200)  # far from zero: naive sums of squares lose all digits
+    whole = chunk(x=[repr(float(value)) for value in values], y=[repr(float(v)) for v in generator.normal(size=200)])
+    (column,) = find_schema(parts(whole, size), "y").columns
+    assert column.mean == pytest.approx(values.mean(), rel=1e-15)
+    assert column.scale == pytest.approx(values.std(), rel=1e-6)
+    assert (column.low, column.high) == (values.min(), values.max())
+
+
+def test_training_rows_come_out_standardised():
+    generator = np.random.default_rng(1)
+    whole = chunk(
+        x=[str(value) for value in generator.normal(5, 3, 300)],
+        flag=["yes" if value else "no" for value in generator.integers(2, size=300)],
+        y=[str(value) for value in generator.normal(-2, 9, 300)],
+    )
+    schema = find_schema(parts(whole, 50), "y")
+    encoded = schema.encode(whole)
+    assert encoded.numbers.dtype == np.float32
+    np.testing.assert_allclose(encoded.numbers.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(encoded.numbers.std(0), 1, atol=1e-6)
+    np.testing.assert_allclose(encoded.targets.std(), 1, atol=1e-6)
+    decoded = schema.decode_targets(encoded.targets)
+    np.testing.assert_allclose(decoded, [float(cell) for cell in whole.columns["y"]], rtol=1e-5, atol=1e-5)
+    assert not encoded.unlike.any()
+    split = [schema.encode(part) for part in parts(whole, 70)]
+    np.testing.assert_array_equal(np.concatenate([part.numbers for part in split]), encoded.numbers)
+
+
+def test_missing_numbers_become_the_mean_and_a_feature_of_their_own():
+    whole = with_target(["1", "", "3", "NA", "5"])
+    encoded = find_schema([whole], "y").encode(whole)
+    deviation = np.std([1, 3, 5])
+    np.testing.assert_allclose(encoded.numbers[:, 0], np.array([-2, 0, 0, 0, 2]) / deviation, rtol=1e-6)
+    assert encoded.numbers[:, 1].tolist() == [0, 1, 0, 1, 0]
+    assert encoded.numbers.shape == (5, 3)
+
+
+def test_a_constant_that_is_sometimes_missing_is_kept_for_that():
+    whole = with_target(["7", "", "7", ""])
+    encoded = find_schema([whole], "y").encode(whole)
+    assert encoded.numbers[:, :2].tolist() == [[0, 0], [0, 1], [0, 0], [0, 1]]
+    assert not encoded.unlike.any()
+
+
+def test_dates_are_days_and_circles_of_month_and_weekday():
+    days = [datetime.date(1969, 12, 31) + datetime.timedelta(days=37 * i) for i in range(30)]
+    whole = with_target([*(day.isoformat() for day in days), ""])
+    encoded = find_schema([whole], "y").encode(whole)
+    for row, day in zip(encoded.numbers, days, strict=False):
+        month, weekday = math.tau * (day.month - 1) / 12, math.tau * day.weekday() / 7
+        circles = [math.sin(month), math.cos(month), math.sin(weekday), math.cos(weekday)]
+        np.testing.assert_allclose(row[1:6], [*circles, 0], atol=1e-6)
+    np.testing.assert_allclose(np.diff(encoded.numbers[:30, 0]), np.diff(encoded.numbers[:30, 0]).mean(), rtol=1e-4)
+    assert encoded.numbers[30, :6].tolist() == pytest.approx([0, 0, 0, 0, 0, 1], abs=1e-6)
+
+
+# --- new rows ---
+
+
+@pytest.fixture
+def houses():
+    whole = chunk(
+        city=["Rome", "Oslo", "Rome", "", "Oslo", "Rome"],
+        size=["50", "60", "70", "80", "90", "100"],
+        price=["1.5", "2.5", "3.25", "4", "5", "6"],
+    )
+    return find_schema([whole], "price")
+
+
+def test_categories_are_numbered_and_unknown_ones_reported(houses):
+    assert houses.category_sizes == [4]
+    new = chunk(extra=["1"] * 4, size=["55"] * 4, city=["Rome", "Oslo", "Paris", "n/a"])
+    encoded = houses.encode(new, with_targets=False)
+    assert encoded.categories.dtype == np.int64
+    assert encoded.categories[:, 0].tolist() == [2, 1, 0, 3]
+    assert [(cell.column, cell.row, cell.value) for cell in encoded.odd] == [("city", 4, "Paris")]
+    assert encoded.unlike.tolist() == [False, False, True, False]
+    assert "'city': 'Paris'" in encoded.reasons[2]
+    assert encoded.reasons[0] == ""
+    assert encoded.ignored == ["extra"]
+    assert encoded.targets is None
+
+
+def test_columns_may_come_in_any_order(houses):
+    cells = {"size": ["55", "66"], "city": ["Rome", ""], "price": ["1", "2"]}
+    one, two = (houses.encode(chunk(**dict(order))) for order in (cells.items(), reversed(cells.items())))
+    for name in ("numbers", "categories", "targets"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+
+
+def test_numbers_far_outside_the_range_or_missing_for_the_first_time_are_unlike(houses):
+    encoded = houses.encode(chunk(size=["46", "44", "104", "106", "", "1e99"], city=["Rome"] * 6), with_targets=False)
+    assert encoded.unlike.tolist() == [False, True, False, True, True, True]
+    assert "outside the range" in encoded.reasons[1]
+    assert "missing" in encoded.reasons[4]
+    assert np.isfinite(encoded.numbers).all()
+    both = houses.encode(chunk(size=["900"], city=["Bonn"]), with_targets=False)
+    assert len(both.odd) == 2
+    assert both.reasons[0].count(";") == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"city": ["Rome"], "price": ["1"]}, ["'size'", "'city'"]),
+        ({"city": ["Rome"], "size": ["50"]}, ["'price'"]),
+        ({"city": ["Rome"] * 2, "size": ["50", "large"], "price": ["1"] * 2}, ["row 3", "'size'", "'large'"]),
+        ({"city": ["Rome"] * 2, "size": ["50", "1,5"], "price": ["1"] * 2}, ["row 3", "'size'", "'1,5'"]),
+        ({"city": ["Rome"], "size": ["1e999"], "price": ["1"]}, ["row 2", "'size'", "'1e999'"]),
+        ({"city": ["Rome"] * 2, "size": ["50"] * 2, "price": ["1", ""]}, ["row 3", "'price'", "missing"]),
+        ({"city": ["Rome"], "size": ["50"], "price": ["x"]}, ["row 2", "'price'", "'x'"]),
+        ({"city": ["Rome"], "size": ["50"], "price": ["1e90"]}, ["row 2", "'price'", "'1e90'"]),
+    ],
+)
+def test_what_cannot_be_encoded_is_named_with_its_place(houses, cells, words):
+    refused(lambda: houses.encode(chunk(**cells)), "t.csv", *words)
+
+
+# --- targets ---
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "labels"),
+    [
+        (["b", "a", "b", "a"], "classification", ("a", "b")),
+        (["yes", "no", "yes"], "classification", ("no", "yes")),
+        (["0", "1", "1.0", "00"], "classification", ("0", "1")),
+        (["10", "9", "10", "9"], "classification", ("9", "10")),
+        (["-0", "0", "-1", "-1"], "classification", ("-1", "0")),
+        (["1", "2", "3", "4"], "regression", ()),  # whole numbers, but none comes twice
+        (["0.5", "1", "0.5", "1"], "regression", ()),
+        ([str(i % 20) for i in range(60)], "classification", tuple(map(str, range(20)))),
+        ([str(i % 21) for i in range(63)], "regression", ()),
+    ],
+)
+def test_the_task_follows_from_the_target(cells, task, labels):
+    whole = chunk(x=[str(i) for i in range(len(cells))], y=cells)
+    schema = find_schema([whole], "y")
+    assert (schema.task, schema.target.categories) == (task, labels)
+    encoded = schema.encode(whole)
+    if labels:
+        assert [float(a) if a[-1].isdigit() else a for a in schema.decode_targets(encoded.targets)] == [
+            float(a) if a[-1].isdigit() else a for a in cells
+        ]
+
+
+def test_a_task_can_be_asked_for():
+    whole = chunk(x=["1", "2", "3", "4"], y=["0", "1", "1", "0"])
+    assert find_schema([whole], "y", "regression").target.mean == 0.5
+    counts = find_schema([whole], "y", "count")
+    assert counts.encode(whole).targets.tolist() == [0, 1, 1, 0]
+    assert counts.decode_targets([0.5, 2]).tolist() == [0.5, 2]
+    assert find_schema([chunk(x=["1", "2", "3"], y=["0.5", "1", "0.5"])], "y", "classification").target.categories == (
+        "0.5",
+        "1",
+    )
+    for cells, row in ((["0", "-1", "5"], 3), (["0", "1", "1.5"], 4)):
+        bad = chunk(x=["1", "2", "3"], y=cells)
+        refused(lambda bad=bad: find_schema([bad], "y", "count").encode(bad), f"row {row}", "count")
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "words"),
+    [
+        (["1", "", "2", "?"], None, ["missing in 2 rows: 3, 5"]),
+        (["a", "a", "a", "a"], None, ["2 to 1000 classes"]),
+        (["a", "b", "c", "d"], None, ["seen only once"]),
+        (["1", "1", "1", "1"], "regression", ["the same"]),
+        (["1", "a", "2", "a"], "regression", ["row 3", "'a'"]),
+        (["yes", "no", "no", "no"], "regression", ["row 2", "'yes'"]),
+        (["2024-01-01", "2024-01-02", "2024-01-03", "2024-01-01"], None, ["row 2", "number was needed"]),
+        (["1", "inf", "2", "3"], None, ["row 3", "'inf'"]),
+        (["1,234", "2,345", "3,456", "4,567"], None, ["thousands"]),
+    ],
+)
+def test_targets_that_cannot_be_learnt(cells, task, words):
+    refused(lambda: find_schema([chunk(x=["1", "2", "3", "4"], y=cells)], "y", task), "'y'", *words)
+
+
+def test_many_missing_targets_are_named_in_part():
+    cells = ["", *["1.5", "2.5"] * 2] * 30
+    whole = chunk(x=[str(i) for i in range(150)], y=cells)
+    refused(lambda: find_schema(parts(whole, 4), "y"), "30 rows: 2, 7, 12", "...")
+
+
+def test_calls_that_cannot_be_honoured(houses):
+    refused(lambda: find_schema([chunk(x=["1"], y=["1"])], "z"), "'z'", "'x', 'y'")
+    refused(lambda: find_schema([], "y"), "no rows")
+    refused(lambda: find_schema([chunk(x=["1"], y=["2"])], "y", "ranking"), "ranking", error=SettingError)
+    refused(lambda: find_schema([chunk(x=["1"], y=["2"]), chunk(y=["1"])], "y"), "changes its columns")
+    classes = find_schema([chunk(x=["1", "2", "3"], y=["a", "b", "a"])], "y")
+    for labels in ([2], [-1], [0.5]):
+        refused(lambda labels=labels: classes.decode_targets(labels), "from 0 to 1")
+    refused(lambda: classes.encode(chunk(x=["1"], y=["c"])), "row 2", "'c'", "'a', 'b'")
+
+
+# --- JSON ---
+
+
+def test_a_schema_comes_back_from_json(houses):
+    text = json.dumps(houses.to_json(), allow_nan=False)
+    assert Schema.from_json(json.loads(text)) == houses
+
+
+def test_every_damaged_field_is_refused(houses):
+    good = houses.to_json()
+    assert Schema.from_json(good) == houses
+    bad = [
+        None,
+        [],
+        5,
+        "x",
+        -1.0,
+        float("nan"),
+        float("inf"),
+        True,
+        {},
+        [1],
+        [None],
+        {"class": []},
+        {"class": "Column"},
+    ]
+    for place in (good, good["columns"][0], good["columns"][1], good["target"]):
+        for name in list(place):
+            kept = place.pop(name)
+            for value in (*bad, bad):
+                same = type(value) is type(kept) and name not in ("class", "columns")
+                place[name] = value
+                if not same:
+                    with pytest.raises(DataError):
+                        Schema.from_json(good)
+            place[name] = kept
+    for value in bad:
+        with pytest.raises(DataError):
+            Schema.from_json(value)
+    with pytest.raises(DataError):
+        Schema.from_json({**good, "more": 1})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"way": "guess"}, {"scale": 0.0}, {"low": 3.0, "high": 2.0}, {"categories": ("a", "a")}, {"mean": math.nan}],
+)
+def test_columns_that_cannot_be(houses, changes):
+    refused(lambda: dataclasses.replace(houses.columns[1], **changes), "damaged")
+    refused(lambda: dataclasses.replace(houses, columns=houses.columns * 2), "damaged")
+    refused(lambda: dataclasses.replace(houses, task="classification"), "damaged")
+    refused(lambda: dataclasses.replace(houses, num_rows=0), "damaged")
+
+
+# --- round trips and odd files ---
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(-1e6, 1e6),
+            st.sampled_from(["red", "green;", 'bl"ue', "", "ö\n"]),
+            st.booleans(),
+            st.dates(datetime.date(1900, 1, 1)),
+            st.floats(-100, 100),
+        ),
+        min_size=4,
+        max_size=30,
+    )
+)
+def test_typed_tables_come_back_from_a_file(tmp_path_factory, rows):
+    path = tmp_path_factory.getbasetemp() / "typed.csv"
+    first = (0.25, "red", True, datetime.date(2000, 1, 1), 0.5)
+    rows = [*rows, first, first, (1.75, "x", False, datetime.date(2001, 2, 3), 1.5)]
+    write_rows(path, ["number", "colour", "flag", "day", "y"], rows)
+    schema = find_schema(read_rows(path, 7), "y", "regression")
+    kinds = {column.name: column for column in schema.columns}
+    assert {name: column.kind for name, column in kinds.items()} == {
+        "number": "number",
+        "colour": "category",
+        "flag": "boolean",
+        "day": "date",
+    }
+    (whole,) = read_rows(path)
+    encoded = schema.encode(whole)
+    texts = [*kinds["colour"].categories]
+    assert [texts[code - 1] for code in encoded.categories[:, 0]] == [row[1].strip() for row in rows]
+    for index, name, values in (
+        (0, "number", [row[0] for row in rows]),
+        (1, "flag", [float(row[2]) for row in rows]),
+        (2, "day", [(row[3] - datetime.date(1970, 1, 1)).days for row in rows]),
+    ):
+        back = kinds[name].mean + kinds[name].scale * encoded.numbers[:, index].astype(float)
+        np.testing.assert_allclose(back, values, atol=1e-5 * max(1.0, kinds[name].scale))
+    np.testing.assert_allclose(schema.decode_targets(encoded.targets), [row[4] for row in rows], atol=1e-3)
+    assert not encoded.unlike.any()
+
+
+ODD = [
+    "",
+    "NA",
+    "?",
+    "1",
+    "2",
+    "0.5",
+    "1,5",
+    "1.234",
+    "1,234",
+    "1e999",
+    "-inf",
+    "1e308",
+    "1e-320",
+    "9" * 400,
+    "yes",
+    "no",
+]
+ODD += [
+    "2024-01-31",
+    "0001-01-01T00:00+23:59",
+    "9999-12-31 23:59-10:00",
+    "31/12/2024",
+    "1/2/2024",
+    "2024-13-45",
+    "1.1.0000",
+]
+ODD += [
+    '"',
+    '""',
+    '"a"b',
+    'a"b',
+    '"x,y"',
+    '"x\ny"',
+    "\r",
+    "\0",
+    "é",
+    "\u2028",
+    "a",
+    "b",
+    " a ",
+    "x" * 300,
+    "-",
+    "\\N",
+    "1_000",
+]
+USUAL = [["1", "2", "3"], ["0.5", "7", ""], ["a", "b", "c"], ["yes", "no"], ["2024-01-31", "2023-05-06"], ["1,5", "2"]]
+ENCODINGS = ["utf-8"] * 6 + ["utf-8-sig", "utf-16", "latin-1", "utf-16-le"]
+
+
+def odd_table(generator):
+    """The bytes of a table whose columns are of one kind, mostly, with a few odd cells."""
+    sign, width = generator.choice(",;\t"), generator.randint(1, 6)
+    names = [generator.choice(["y", "a", "b", "c d", "e", "", '"q;"', "f,g"]) for _ in range(width)]
+    if generator.random() < 0.9:
+        names = ["y", *(f"c{i}" for i in range(1, width))]
+    usual = [generator.sample(ODD, 2) if generator.random() < 0.3 else generator.choice(USUAL) for _ in range(width)]
+    if generator.random() < 0.7:
+        usual[0] = generator.choice([["1", "2"], ["0.5", "7"], ["a", "b", "c"], ["yes", "no"], ["0", "30", "2.5"]])
+    oddness = generator.choice([0, 0, 0.02, 0.3])
+    lines = [sign.join(names)]
+    for _ in range(generator.choice([0, 1, 3, 10, 25, 30])):
+        cells = [
+            generator.choice(ODD) if generator.random() < oddness else generator.choice(column) for column in usual
+        ]
+        cells = [f'"{cell}"' if sign in cell and '"' not in cell else cell for cell in cells]
+        lines.append(sign.join(cells[: -1 if generator.random() < oddness / 10 else None]))
+    return (
+        generator.choice(["\n", "\n", "\r\n", "\r"]).join(lines).encode(generator.choice(ENCODINGS), errors="replace")
+    )
+
+
+def test_odd_files_give_a_result_or_an_error_of_ours(tmp_path):
+    generator, read_well, refusals = random.Random(0), 0, set()
+    for number in range(2000):
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes(odd_table(generator))
+        try:
+            schema = find_schema(read_rows(path, 10), "y", generator.choice([None, None, None, *tables.TASKS]))
+            assert Schema.from_json(json.loads(json.dumps(schema.to_json(), allow_nan=False))) == schema
+            for part in read_rows(path, 10):
+                encoded = schema.encode(part)
+                assert np.isfinite(encoded.numbers).all()
+                assert np.isfinite(encoded.targets).all()
+                assert (encoded.categories < np.array(schema.category_sizes or 0)).all()
+                assert (encoded.categories > 0).all()
+                assert not encoded.unlike.any()
+                assert np.isfinite(encoded.numbers).all()
+                assert len(schema.decode_targets(encoded.targets)) == len(part.rows)
+            read_well += 1
+        except BayesembleError as error:
+            refusals.add(str(error).split(":")[-1][:30])
+    assert read_well > 300
+    assert len(refusals) > 20
+
+
+def test_new_rows_of_any_kind_give_a_result_or_an_error_of_ours(houses):
+    generator = random.Random(1)
+    for _ in range(2000):
+        cells = {name: [generator.choice(ODD)] for name in ("city", "size", "price")}
+        try:
+            encoded = houses.encode(chunk(**cells), with_targets=generator.random() < 0.5)
+        except BayesembleError:
+            continue
+        assert np.isfinite(encoded.numbers).all()

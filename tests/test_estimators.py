@@ -1,0 +1,244 @@
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import bayesemble as be
+from bayesemble.errors import DataError, SettingError
+from bayesemble.estimators import EnsembleClassifier, EnsembleRegressor, can_stop_early
+
+QUICK = {
+    "num_members": 2,
+    "width": 16,
+    "depth": 0,
+    "epochs": 6,
+    "learning_rate": 0.03,
+    "batch_size": 32,
+    "validation_fraction": 0.1,
+    "random_state": 0,
+}
+OWN = {
+    "ecmp": {"method__draws": 4},
+    "swag": {"method__draws": 4, "method__rank": 2, "method__start": 0.5},
+}
+# Settings under which every other method is done at once.
+SHORT = {
+    "csgmcmc": {"method__cycles": 2, "method__samples_per_cycle": 1},
+    "snapshot": {"method__snapshots": 2},
+    "subspace": {"method__dim": 1, "method__rank": 2, "method__draws": 4, "method__start": 0.5},
+    "hmc": {"learning_rate": None, "batch_size": None, "method__max_leapfrog": 4, "method__num_draws": 2},
+}
+
+
+@parametrize_with_checks(
+    [
+        kind(name, **QUICK, **OWN.get(name, {}))
+        for name in ("deep_ensemble", "repulsive", "ecmp", "swag")
+        for kind in (EnsembleClassifier, EnsembleRegressor)
+    ]
+)
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def rows(num: int = 120) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(num, 3))
+    return x, 40 + 10 * (x[:, 0] - x[:, 1] + 0.3 * generator.normal(size=num))
+
+
+def labels(y: np.ndarray) -> np.ndarray:
+    return np.where(y > 40, "high", "low")
+
+
+@pytest.mark.parametrize("name", be.METHODS)
+def test_every_method_of_the_registry_serves(name):
+    x, y = rows(60)
+    settings = QUICK | OWN.get(name, {}) | SHORT.get(name, {})
+    classifier = EnsembleClassifier(name, **settings).fit(x, labels(y))
+    probs = classifier.predict_proba(x)
+    assert probs.dtype == np.float64
+    np.testing.assert_allclose(probs.sum(1), 1)
+    assert isinstance(classifier.ensemble_.method, type(be.METHODS[name]()))
+    mean, std = EnsembleRegressor(name, **settings).fit(x, y).predict(x, return_std=True)
+    assert np.isfinite(mean).all()
+    assert (std > 0).all()
+
+
+def test_settings_of_a_method_are_nested_parameters():
+    estimator = EnsembleRegressor("repulsive", **QUICK, method__repulsion=0.5)
+    assert "method__repulsion=0.5" in repr(estimator)
+    assert estimator.get_params(deep=False)["method__repulsion"] == 0.5
+    assert estimator.get_params()["method__kernel"] == "rbf"
+    assert "method__num_members" not in estimator.get_params()
+    copy = clone(estimator).set_params(method__kernel="laplace", num_members=3)
+    fitted = copy.fit(*rows(40)).ensemble_.method
+    assert (fitted.repulsion, fitted.kernel, fitted.num_members) == (0.5, "laplace", 3)
+    assert "method__kernel" not in estimator.get_params(deep=False)
+
+
+def test_a_grid_search_goes_over_settings_of_the_method_inside_a_pipeline():
+    x, y = rows(60)
+    pipeline = make_pipeline(StandardScaler(), EnsembleClassifier("repulsive", **QUICK))
+    grid = {"ensembleclassifier__method__repulsion": [0.0, 2.0]}
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(x, labels(y))
+    assert search.best_estimator_[-1].ensemble_.method.repulsion in (0.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "forest"}, "unknown method 'forest'; choose one of"),
+        ({"method": None}, "method is one of"),
+        ({"method__repulsion": 1.0}, "method 'deep_ensemble' has no setting 'repulsion'"),
+        ({"method__num_members": 3}, "say num_members, not method__num_members"),
+        ({"early_stopping": "never"}, 'early_stopping is True, False or "auto"'),
+        ({"validation_fraction": 1.5}, "share between 0 and 1"),
+        ({"method": "swag", "early_stopping": True}, "swag needs training to go on to the end"),
+        ({"method": "hmc", "batch_size": None}, "has no setting 'learning_rate'"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_fit(options, words):
+    with pytest.raises(SettingError, match=words):
+        EnsembleRegressor(**(QUICK | options)).fit(*rows(40))
+
+
+def test_wrong_names_of_parameters_are_refused_at_once():
+    with pytest.raises(TypeError, match="no parameter 'epoch'"):
+        EnsembleRegressor(epoch=3)
+    with pytest.raises(ValueError, match="invalid parameter 'method__repulsion'"):
+        EnsembleRegressor().set_params(method__repulsion=1.0)
+
+
+def test_methods_that_gather_networks_along_training_do_not_stop_early():
+    settings = {"subspace": {"dim": 1}}
+    able = {name for name, make in be.METHODS.items() if can_stop_early(make(**settings.get(name, {})))}
+    assert set(be.METHODS) - able == {"swag", "subspace", "snapshot", "csgmcmc", "hmc"}
+    assert not can_stop_early(be.Repulsive(sequential=True))
+
+
+def test_training_stops_where_the_held_out_loss_is_lowest_and_takes_all_rows_of_few():
+    x, y = rows()
+    options = QUICK | {"epochs": 60, "patience": 3}
+    stopped = EnsembleRegressor(**options).fit(x, y)
+    assert stopped.n_iter_ < 60
+    losses = [row["validation_loss"] for row in stopped.ensemble_.history]
+    assert stopped.n_iter_ == np.argmin(losses) + 1 + 3
+    assert stopped.ensemble_.task.num_data == 108
+    few = EnsembleRegressor(**options).fit(x[:99], y[:99])
+    assert (few.n_iter_, few.ensemble_.task.num_data) == (60, 99)
+    for unable in (EnsembleRegressor(**QUICK, early_stopping=False), EnsembleRegressor("swag", **QUICK | OWN["swag"])):
+        assert unable.fit(x, y).ensemble_.task.num_data == 120
+
+
+def test_each_class_is_held_out_by_its_share_and_none_is_lost():
+    estimator = EnsembleClassifier(early_stopping=True, validation_fraction=0.2)
+    y = np.repeat([0, 1, 2], [60, 30, 1])
+    for seed in range(20):
+        held_out = estimator._held_out(be.DeepEnsemble(), y, True, seed)
+        assert abs(held_out[:60].sum() - 12) <= 1
+        assert abs(held_out[60:90].sum() - 6) <= 1
+        assert not held_out[90]
+    with pytest.raises(DataError, match="n_samples=1 is too few"):
+        EnsembleRegressor(early_stopping=True).fit([[1.0]], [2.0])
+
+
+def test_predictions_follow_the_units_of_the_targets():
+    """Of 1000 y - 7, means are shifted and scaled, standard deviations scaled, and variances scaled twice."""
+    x, y = rows()
+    one, other = EnsembleRegressor(**QUICK).fit(x, y), EnsembleRegressor(**QUICK).fit(x, 1000 * y - 7)
+    (mean, std), (moved, wide) = one.predict(x, return_std=True), other.predict(x, return_std=True)
+    np.testing.assert_allclose(moved, 1000 * mean - 7, rtol=1e-3)
+    np.testing.assert_allclose(wide, 1000 * std, rtol=1e-3)
+    for own, scaled in zip(one.predict_interval(x, 0.8), other.predict_interval(x, 0.8), strict=True):
+        np.testing.assert_allclose(scaled, 1000 * own - 7, rtol=1e-3)
+    doubt = one.predict_uncertainty(x)
+    np.testing.assert_allclose(doubt["total"], std**2)
+    np.testing.assert_allclose(doubt["aleatoric"] + doubt["epistemic"], doubt["total"])
+    np.testing.assert_allclose(one.predictive(x).mean.numpy(), mean)
+    assert one.predictive(x).num_members == 2
+
+
+def test_drawn_targets_have_the_predicted_moments():
+    x, y = rows()
+    estimator = EnsembleRegressor(**QUICK).fit(x, y)
+    mean, std = estimator.predict(x[:5], return_std=True)
+    drawn = estimator.sample_y(x[:5], n_samples=20_000)
+    assert drawn.shape == (5, 20_000)
+    np.testing.assert_allclose(drawn.mean(1), mean, atol=4 * std.max() / 20_000**0.5)
+    np.testing.assert_allclose(drawn.std(1), std, rtol=0.03)
+    np.testing.assert_array_equal(drawn, estimator.sample_y(x[:5], n_samples=20_000, random_state=0))
+    lower, upper = estimator.predict_interval(x[:5], level=0.9)
+    inside = (drawn > lower[:, None]) & (drawn < upper[:, None])
+    np.testing.assert_allclose(inside.mean(1), 0.9, atol=0.01)
+
+
+@pytest.mark.parametrize("axes", [(), (1,), (2,)])
+def test_targets_keep_their_shape(axes):
+    x, y = rows(40)
+    targets = {(): y, (1,): y[:, None], (2,): np.stack([y, -3 * y], 1)}[axes]
+    estimator = EnsembleRegressor(**QUICK | {"epochs": 60}).fit(x, targets)
+    mean, std = estimator.predict(x, return_std=True)
+    assert mean.shape == std.shape == estimator.predict_interval(x)[0].shape == targets.shape
+    assert estimator.sample_y(x, 3).shape == (*targets.shape, 3)
+    assert estimator.score(x, targets) > 0.8
+
+
+def test_labels_of_any_kind_come_back_in_the_order_of_classes():
+    x, y = rows()
+    for names in (labels(y), y > 40, np.where(y > 40, 7, -2)):
+        classifier = EnsembleClassifier(**QUICK | {"epochs": 20}).fit(x, names)
+        assert list(classifier.classes_) == sorted(set(names))
+        assert classifier.predict(x).dtype == names.dtype
+        assert classifier.score(x, names) > 0.9
+        second = classifier.predict_proba(x)[:, 1]
+        assert second[names == classifier.classes_[1]].mean() > second[names == classifier.classes_[0]].mean()
+    doubt = classifier.predict_uncertainty(x)
+    np.testing.assert_allclose(doubt["total"], classifier.predictive(x).entropy.numpy(), atol=1e-12)
+
+
+def test_the_seed_decides_and_a_constant_column_changes_nothing_but_the_start():
+    x, y = rows(60)
+    x = np.column_stack([x, np.full(60, 1e6)])
+    first, again = (EnsembleRegressor(**QUICK).fit(x, y).predict(x) for _ in range(2))
+    other = EnsembleRegressor(**QUICK | {"random_state": 1}).fit(x, y).predict(x)
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.1
+    assert np.isfinite(first).all()
+
+
+@pytest.mark.parametrize("name", ["deep_ensemble", "ecmp", "swag"])
+@pytest.mark.parametrize("embedding", ["periodic", "piecewise"])
+def test_a_fitted_estimator_can_be_pickled(name, embedding):
+    x, y = rows(60)
+    estimator = EnsembleRegressor(name, **QUICK | OWN.get(name, {}), embedding=embedding).fit(x, y)
+    again = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_array_equal(again.predict(x), estimator.predict(x))
+    assert again.get_params() == estimator.get_params()
+
+
+def test_it_serves_inside_other_tools_of_scikit_learn():
+    x, y = rows(60)
+    calibrated = CalibratedClassifierCV(EnsembleClassifier(**QUICK), cv=2).fit(x, labels(y))
+    np.testing.assert_allclose(calibrated.predict_proba(x).sum(1), 1)
+    probs = cross_val_predict(EnsembleClassifier(**QUICK), x, labels(y), cv=2, method="predict_proba")
+    assert probs.shape == (60, 2)
+
+
+def test_wrong_data_is_refused_in_the_words_of_scikit_learn():
+    x, y = rows(40)
+    with pytest.raises(NotFittedError, match="is not fitted yet"):
+        EnsembleRegressor().predict_interval(x)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        EnsembleRegressor(**QUICK).fit(np.where(x > 2, np.nan, x), y)
+    with pytest.raises(ValueError, match="X has 2 features, but EnsembleRegressor is expecting 3 features as input"):
+        EnsembleRegressor(**QUICK).fit(x, y).predict(x[:, :2])
+    with pytest.raises(ValueError, match="1 class"):
+        EnsembleClassifier(**QUICK).fit(x, np.zeros(40))
