@@ -92,13 +92,14 @@ def test_the_widest_table_fits_into_eighty_columns():
     from rich.console import Console
 
     from bayesemble.cli import comparison_table
-    from bayesemble.compare import Comparison, Result
+    from bayesemble.comparison import Comparison, Result
 
     scores = {"accuracy": 0.9713, "nll": 0.1123, "ece": 0.0234, "ood_auroc": 0.8765}
     label = "deep_ensemble:adversarial=0.05"
-    results = [Result(label, seed, {k: v + seed / 20 for k, v in scores.items()}, 123.4, "") for seed in (0, 1)]
+    cost = {"train_seconds": 123.4}
+    results = [Result(label, seed, "", {k: v + seed / 20 for k, v in scores.items()}, cost) for seed in (0, 1)]
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(comparison_table(Comparison("digits", 20, results)))
+    console.print(comparison_table(Comparison({"data": "digits", "epochs": 20, "seeds": 2}, {}, results)))
     text = console.export_text()
     assert "…" not in text
     for words in ("accuracy ↑", "0.996±0.025", "0.137±0.025", "0.048±0.025", "0.901±0.025", "123.4", "sec"):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.compare import Comparison, Result, compare, parse_methods, score
+from bayesemble.compare import compare, parse_methods, score
 from bayesemble.runs import open_run
 
 
@@ -71,15 +71,6 @@ def test_regression_is_scored_in_the_units_of_the_target(tmp_path):
     # A density in other units is divided by the scale.
     log_density = be.metrics.nll(predictive, targets) + math.log(split.target_scale)
     assert comparison.results[0].scores["nll"] == pytest.approx(log_density, rel=1e-4)
-
-
-def test_mean_and_standard_error_over_seeds():
-    results = [Result("a", seed, {"nll": value}, 1.0, "") for seed, value in enumerate((1.0, 2.0, 6.0))]
-    (row,) = Comparison("x", 1, results).summary()
-    assert row["nll"]["mean"] == 3.0
-    assert row["nll"]["error"] == pytest.approx(math.sqrt(7 / 3))
-    (single,) = Comparison("x", 1, results[:1]).summary()
-    assert single["nll"] == {"mean": 1.0, "error": None}
 
 
 def test_no_seeds_are_refused():

@@ -32,7 +32,7 @@ LAYERS = [
     ["landscape"],
     ["plots"],
     ["data", "models"],
-    ["runs"],
+    ["runs", "comparison"],
     ["compare"],
     ["report"],
     ["estimators"],

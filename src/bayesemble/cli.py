@@ -18,7 +18,7 @@ from bayesemble import __version__
 from bayesemble.errors import BayesembleError
 
 if TYPE_CHECKING:
-    from bayesemble.compare import Comparison
+    from bayesemble.comparison import Comparison
 
 app = typer.Typer(
     help="Turn any PyTorch network into a Bayesian ensemble.",
@@ -40,7 +40,7 @@ COLUMNS = {
     "ece": ("ECE ↓", 3),
     "coverage_90": ("in 90 %\ninterval", 3),
     "ood_auroc": ("foreign\nAUROC ↑", 3),
-    "seconds": ("sec", 1),
+    "train_seconds": ("sec", 1),
 }
 
 
@@ -219,10 +219,10 @@ def score(
 
 def comparison_table(comparison: Comparison) -> Table:
     """The comparison as a table: mean and, over several seeds, the standard error."""
-    rows = comparison.summary()
-    columns = [score for score in COLUMNS if score in rows[0]]
-    seeds = len(comparison.values(comparison.labels[0], "seconds"))
-    title = f"{comparison.data}, {comparison.epochs} epochs, {seeds} seed{'s' if seeds > 1 else ''}"
+    rows, command = comparison.summary(), comparison.command
+    columns = [score for score in COLUMNS if any(score in row for row in rows)]
+    seeds = command["seeds"]
+    title = f"{command['data']}, {command['epochs']} epochs, {seeds} seed{'s' if seeds > 1 else ''}"
     table = Table(
         title=title,
         caption="mean ± standard error over seeds" if seeds > 1 else None,
@@ -235,13 +235,13 @@ def comparison_table(comparison: Comparison) -> Table:
         table.add_column(COLUMNS[score][0], justify="right", no_wrap=True)
     for row in rows:
         name = row["method"].replace(":", "\n  ", 1).replace(",", "\n  ")
-        table.add_row(name, *(_cell(row[score], score) for score in columns))
+        table.add_row(name, *(_cell(row[score], score) if score in row else "failed" for score in columns))
     return table
 
 
 def _cell(value: dict[str, float | None], score: str) -> str:
     mean, error, digits = value["mean"], value["error"], COLUMNS[score][1]
-    return f"{mean:.{digits}f}" + ("" if error is None or score == "seconds" else f"±{error:.{digits}f}")
+    return f"{mean:.{digits}f}" + ("" if error is None or score == "train_seconds" else f"±{error:.{digits}f}")
 
 
 def _idea(maker: Any) -> str:

@@ -5,16 +5,14 @@ Each run is kept in a folder of its own below `out`, so that the same command go
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from bayesemble import checkpoint as checkpoints
+from bayesemble.comparison import Comparison, Result
 from bayesemble.data import Split, find_dataset
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import SettingError
@@ -38,56 +36,6 @@ class Entry:
 
     label: str
     method: Method
-
-
-@dataclass(frozen=True)
-class Result:
-    """What one method reached with one seed."""
-
-    label: str
-    seed: int
-    scores: dict[str, float]
-    seconds: float
-    run: str
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All results on one data set."""
-
-    data: str
-    epochs: int
-    results: list[Result]
-
-    @property
-    def labels(self) -> list[str]:
-        """The methods, in the order asked for."""
-        return list(dict.fromkeys(result.label for result in self.results))
-
-    def values(self, label: str, score: str) -> list[float]:
-        """A score of one method, for each seed."""
-        own = [result for result in self.results if result.label == label]
-        return [result.seconds if score == "seconds" else result.scores[score] for result in own]
-
-    def summary(self) -> list[dict[str, Any]]:
-        """Mean and standard error over seeds: one row per method. One seed has no standard error."""
-        scores = [*self.results[0].scores, "seconds"]
-        rows = []
-        for label in self.labels:
-            columns = {score: self.values(label, score) for score in scores}
-            means = {score: {"mean": fmean(v), "error": _standard_error(v)} for score, v in columns.items()}
-            rows.append({"method": label, **means})
-        return rows
-
-    def write(self, path: Path) -> None:
-        """Write everything as JSON."""
-        content = {
-            "data": self.data,
-            "epochs": self.epochs,
-            "summary": self.summary(),
-            "results": [asdict(result) for result in self.results],
-        }
-        path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def compare(
@@ -140,11 +88,13 @@ def compare(
                 record="epoch" if record else None,
                 progress=progress,
             )
-            seconds = sum(row["seconds"] for row in ensemble.history)
+            cost = {"train_seconds": sum(row["seconds"] for row in ensemble.history)}
             relative = folder.relative_to(root).as_posix()
-            results.append(Result(entry.label, seed, score(ensemble, split), seconds, relative))
-    comparison = Comparison(data, epochs, results)
-    comparison.write(root / "results.json")
+            results.append(Result(entry.label, seed, relative, score(ensemble, split), cost))
+    command = {"data": data, "methods": methods, "members": members, "epochs": epochs, "seeds": seeds}
+    described = {"name": data, "kind": split.kind, "num_classes": split.num_classes}
+    comparison = Comparison(command | {"batch_size": batch_size}, described, results)
+    comparison.write(root)
     return comparison
 
 
@@ -210,7 +160,3 @@ def _value(text: str) -> Any:
 
 def _folder_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", label)
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

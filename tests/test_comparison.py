@@ -1,0 +1,52 @@
+"""Results of a comparison: means over seeds, failures, and the file they are kept in."""
+
+import math
+
+import pytest
+
+import bayesemble as be
+from bayesemble.comparison import Comparison, Result
+
+
+def made(*values, failed=()):
+    good = [
+        Result("a", seed, f"runs/a/seed-{seed}", {"nll": value}, {"parameters": 7}) for seed, value in enumerate(values)
+    ]
+    bad = [Result(label, 0, "runs/b/seed-0", failure="too large") for label in failed]
+    return Comparison({"data": "wine"}, {"name": "wine"}, good + bad)
+
+
+def test_mean_and_standard_error_over_seeds():
+    (row,) = made(1.0, 2.0, 6.0).summary()
+    assert row["nll"]["mean"] == 3.0
+    assert row["nll"]["error"] == pytest.approx(math.sqrt(7 / 3))
+    assert row["parameters"] == {"mean": 7, "error": 0}
+    (single,) = made(1.0).summary()
+    assert single["nll"] == {"mean": 1.0, "error": None}
+
+
+def test_a_failed_method_is_a_row_with_its_reason():
+    comparison = made(1.0, failed=["b"])
+    assert comparison.summary()[1] == {"method": "b", "failure": "too large"}
+    assert comparison.labels == ["a", "b"]
+
+
+def test_a_seed_that_failed_does_not_count():
+    comparison = made(1.0, 3.0, failed=["a"])
+    assert comparison.summary()[0]["nll"]["mean"] == 2.0
+
+
+def test_it_is_written_and_read_back(tmp_path):
+    comparison = made(1.0, 2.0, failed=["b"])
+    comparison.write(tmp_path)
+    assert Comparison.read(tmp_path) == comparison
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"command": {}, "data": {}, "results": [{"label": 1}]}'])
+def test_other_files_are_refused(tmp_path, text):
+    with pytest.raises(be.CheckpointError, match="is not the folder of a comparison"):
+        Comparison.read(tmp_path)
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(be.CheckpointError, match="does not hold a comparison"):
+        Comparison.read(tmp_path)
