@@ -50,7 +50,7 @@ def test_epochs_are_named_and_labels_thinned_out():
     assert [text.get_text() for text in both.get_xticklabels()] == ["0, 1", "0, 4", "2, 1", "2, 4"]
     assert both.get_xlabel() == "member, epoch"
     many = plot_similarity(made([(0, epoch) for epoch in range(41)]))
-    assert list(many.get_xticks()) == list(range(0, 41, 3))
+    assert list(many.get_xticks()) == list(range(0, 41, 4))
 
 
 def test_what_cannot_be_drawn_is_refused():

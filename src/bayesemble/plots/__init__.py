@@ -10,6 +10,8 @@ from bayesemble.plots.diversity import plot_subspace_ensembles as plot_subspace_
 from bayesemble.plots.doubt import plot_accuracy_against_confidence as plot_accuracy_against_confidence
 from bayesemble.plots.doubt import plot_entropy as plot_entropy
 from bayesemble.plots.doubt import plot_risk_coverage as plot_risk_coverage
+from bayesemble.plots.gallery import plot_gallery as plot_gallery
+from bayesemble.plots.members import plot_member_diversity as plot_member_diversity
 from bayesemble.plots.path import plot_path as plot_path
 from bayesemble.plots.plane import plot_plane as plot_plane
 from bayesemble.plots.regression import plot_bands as plot_bands

@@ -11,7 +11,7 @@ from bayesemble.settings import require
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_LABELS = 20  # more would overlap
+_MOST_LABELS = 12  # more would overlap
 
 
 def plot_similarity(result: Similarity, ax: Axes | None = None, what: str = "cosine") -> Axes:
