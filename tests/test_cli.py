@@ -4,10 +4,13 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import bayesemble
+from bayesemble.cli import app
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -55,12 +58,14 @@ def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
         "2",
         "--seeds",
         "2",
+        "--jobs",
+        "1",
     ]
     result = run("compare", *options, "--members", "2", "--out", out, COLUMNS="80")
     assert result.returncode == 0, result.stderr
     for words in ("accuracy", "NLL", "ECE", "bootstrap=true", "±", "results.json"):
         assert words in result.stdout
-    assert max(len(line) for line in result.stdout.splitlines() if "Results" not in line) <= 80
+    assert max(len(line) for line in result.stdout.splitlines() if "results/" not in line) <= 80
     assert "\x1b" not in result.stdout + result.stderr, "no colours where there is no terminal"
     folders = sorted(path.parent.name + "/" + path.name for path in (tmp_path / "results" / "runs").glob("*/*"))
     assert folders == [
@@ -71,6 +76,37 @@ def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
     ]
     again = run("compare", *options, "--members", "2", "--out", out, "--json")
     assert [row["method"] for row in json.loads(again.stdout)] == ["map", "deep_ensemble:bootstrap=true"]
+
+
+def invoke(*arguments: str) -> Any:
+    """The command in this process, which has torch already."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_an_earlier_comparison_is_repeated_from_its_results(tmp_path):
+    options = ["--data", "wine", "--methods", "map,deep_ensemble:weight_decay=0.1", "--epochs", "3", "--rows", "60"]
+    first = invoke(
+        "compare", *options, "--seeds", "1", "--batch-size", "32", "--jobs", "1", "--out", str(tmp_path / "one")
+    )
+    assert first.exit_code == 0, first.output
+    assert "deep_ensemble:weight_decay=0.1: failed: weight_decay=0.1 and the prior" in first.stdout
+    config = ["--config", str(tmp_path / "one" / "results.json"), "--jobs", "1", "--json"]
+    assert invoke("compare", *config, "--out", str(tmp_path / "two")).exit_code == 0
+    one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
+    assert two["command"] == one["command"]
+    assert [row["scores"] for row in two["results"]] == [row["scores"] for row in one["results"]]
+    other = invoke("compare", *config, "--methods", "map", "--epochs", "2", "--out", str(tmp_path / "three"))
+    assert other.exit_code == 0, other.output
+    found = json.loads((tmp_path / "three" / "results.json").read_text())["command"]
+    assert found == one["command"] | {"methods": "map", "epochs": 2}, "what is given wins"
+
+
+def test_a_comparison_in_which_nothing_worked_ends_with_an_error_code(tmp_path):
+    options = ["--data", "wine", "--methods", "deep_ensemble:weight_decay=0.1", "--seeds", "1", "--jobs", "1"]
+    result = invoke("compare", *options, "--out", str(tmp_path), "--json")
+    assert result.exit_code == 1
+    assert "would both shrink the weights" in json.loads(result.stdout)[0]["failure"]
+    assert "failed: weight_decay=0.1" in result.stderr
 
 
 def test_predictions_made_elsewhere_are_scored(tmp_path):

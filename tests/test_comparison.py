@@ -40,7 +40,10 @@ def test_it_is_written_and_read_back(tmp_path):
     comparison = made(1.0, 2.0, failed=["b"])
     comparison.write(tmp_path)
     assert Comparison.read(tmp_path) == comparison
+    assert Comparison.read(tmp_path / "results.json") == comparison, "the file will do as well"
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+    comparison.write(tmp_path / "new" / "folder")
+    assert Comparison.read(tmp_path / "new" / "folder") == comparison
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"command": {}, "data": {}, "results": [{"label": 1}]}'])

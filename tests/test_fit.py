@@ -92,6 +92,14 @@ def test_keep_best_returns_the_state_with_the_lowest_validation_loss():
     assert largest_difference(fitted.state.members.params, states[best].members.params) == 0
 
 
+def test_loading_a_run_that_kept_its_best_state_brings_back_that_state(tmp_path):
+    x, y = table()
+    options = {"validation": table(30, seed=1), "patience": 2, "epochs": 40, "checkpoint": tmp_path}
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), (x, y), be.DeepEnsemble(learning_rate=0.3), **options)
+    assert ensemble.history[-1]["validation_loss"] > min(row["validation_loss"] for row in ensemble.history)
+    assert torch.equal(be.load(tmp_path, small_mlp).predict(x).probs, ensemble.predict(x).probs)
+
+
 def test_early_stopping_waits_as_long_as_patience_says_and_returns_the_best():
     fitted, full = overfit(epochs=60, patience=4), overfit(epochs=60, keep_best=True)
     losses = [row["validation_loss"] for row in full.history]

@@ -111,5 +111,15 @@ def test_require_raises_only_when_the_condition_fails():
         settings.require(False, "too small")
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3", 3), ("-0.5", -0.5), ("1e-3", 0.001), ("True", True), ("false", False), ("none", None), ("rbf", "rbf")],
+)
+def test_what_a_person_writes_becomes_a_value(text, value):
+    found = settings.parse_value(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
 def test_a_function_is_named_but_not_saved():
     assert settings.dump({"points": len}) == {"points": {"function": "len"}}

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,11 @@ class Checkpoint:
     state: State
     history: list[Row]
     best: State | None = None
+
+    @property
+    def kept(self) -> Checkpoint:
+        """The same with the state that `fit` returned, or would have: the best, if that was asked for."""
+        return replace(self, state=self.best or self.state)
 
 
 def exists(folder: str | Path) -> bool:

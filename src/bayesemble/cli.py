@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from bayesemble import __version__
-from bayesemble.errors import BayesembleError
+from bayesemble import __version__, cli_tables
+from bayesemble.errors import BayesembleError, MissingExtraError
 
 if TYPE_CHECKING:
     from bayesemble.comparison import Comparison
@@ -66,11 +67,8 @@ def main() -> None:
     except BayesembleError as error:
         if "--debug" in sys.argv:
             raise
-        err.print(f"[bold red]error:[/] {error}", highlight=False, soft_wrap=True)
+        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        err.print("stopped; the same command goes on where this one was interrupted")
-        raise SystemExit(130) from None
 
 
 @app.callback(invoke_without_command=True)
@@ -86,7 +84,11 @@ def root(
 
 @app.command()
 def compare(
-    data: Annotated[str, typer.Option(help="An embedded data set, see `bayesemble datasets`.")] = "digits",
+    context: typer.Context,
+    data: Annotated[
+        str, typer.Option(help="An embedded set (see `datasets`), table.csv:target, arrays.npz, or a folder of images.")
+    ] = "digits",
+    ood: Annotated[str | None, typer.Option(help="Foreign data, written like --data.")] = None,
     methods: Annotated[
         str | None,
         typer.Option(help="Names separated by commas, settings after a colon; see `bayesemble methods`."),
@@ -95,6 +97,15 @@ def compare(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data; as many as suit it by default.")] = None,
     seeds: Annotated[int, typer.Option(help="Repetitions, each with its own split and start.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Rows per step.")] = 64,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Give all methods the same `steps` or `seconds`, instead of the same epochs per member."),
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Train on so many rows only.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs side by side; one for each processor by default.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Repeat the comparison of this results.json; other options given win.")
+    ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where results and runs go.")] = Path("comparison"),
     record: Annotated[bool, typer.Option(help="Keep members along training, for `landscape`.")] = False,
     as_json: AsJson = False,
@@ -103,25 +114,66 @@ def compare(
 
     Example: bayesemble compare --data wine --methods map,deep_ensemble:bootstrap=true --members 10 --out wine
     """
-    from bayesemble.compare import DEFAULT_METHODS
+    from bayesemble.compare import DEFAULT_METHODS, read_command
     from bayesemble.compare import compare as run
 
-    comparison = run(
-        data,
-        methods or DEFAULT_METHODS,
-        members=members,
-        epochs=epochs,
-        seeds=seeds,
-        batch_size=batch_size,
-        out=folder,
-        record=record,
-        say=lambda words: err.print(words, style="dim", highlight=False),
-    )
+    options: dict[str, Any] = {
+        "data": data,
+        "ood": ood,
+        "methods": methods or DEFAULT_METHODS,
+        "members": members,
+        "epochs": epochs,
+        "seeds": seeds,
+        "batch_size": batch_size,
+        "budget": budget,
+        "rows": rows,
+        "record": record,
+    }
+    if config is not None:
+        options |= {name: value for name, value in read_command(config).items() if not _given(context, name)}
+
+    def say(words: str) -> None:
+        if not err.is_terminal:  # there, a progress bar says more
+            err.print(words, style="dim", highlight=False, soft_wrap=True)
+
+    with cli_tables.resumable():
+        comparison = run(**options, jobs=jobs, out=folder, say=say)
     if as_json:
         print(json.dumps(comparison.summary(), indent=2))
     else:
         out.print(comparison_table(comparison))
+        told = [(one.label, one.failure and f"failed: {one.failure}") for one in comparison.results]
+        told += [(one.label, note) for one in comparison.results for note in one.notes]
+        for label, words in dict.fromkeys(told):  # the same for several seeds is said once
+            if words:
+                out.print(f"{label}: {words}", highlight=False, soft_wrap=True, markup=False)
         out.print(f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}", highlight=False, soft_wrap=True)
+        try:
+            _write_report(folder, folder / "report.html")
+        except MissingExtraError as error:
+            err.print(f"no report: {error}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    if all(result.failure for result in comparison.results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a comparison, which has results.json and runs.")],
+    page: Annotated[Path | None, typer.Option("--out", help="The page; FOLDER/report.html by default.")] = None,
+) -> None:
+    """Write the page of a comparison: verdict, table, and figures in which methods can be switched on and off.
+
+    Example: bayesemble report comparison
+    """
+    _write_report(folder, page or folder / "report.html")
+
+
+def _write_report(folder: Path, page: Path) -> None:
+    from bayesemble.report.comparison import comparison_page
+    from bayesemble.report.page import write
+
+    write(page, comparison_page(folder))
+    out.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -222,7 +274,9 @@ def comparison_table(comparison: Comparison) -> Table:
     rows, command = comparison.summary(), comparison.command
     columns = [score for score in COLUMNS if any(score in row for row in rows)]
     seeds = command["seeds"]
-    title = f"{command['data']}, {command['epochs']} epochs, {seeds} seed{'s' if seeds > 1 else ''}"
+    name, same = comparison.data.get("name", command["data"]), command.get("budget")
+    title = f"{name}, {command['epochs']} epochs{f' or as many {same}' if same else ''}, "
+    title += f"{seeds} seed{'s' if seeds > 1 else ''}"
     table = Table(
         title=title,
         caption="mean ± standard error over seeds" if seeds > 1 else None,
@@ -237,6 +291,12 @@ def comparison_table(comparison: Comparison) -> Table:
         name = row["method"].replace(":", "\n  ", 1).replace(",", "\n  ")
         table.add_row(name, *(_cell(row[score], score) if score in row else "failed" for score in columns))
     return table
+
+
+def _given(context: typer.Context, option: str) -> bool:
+    """Whether an option was written on the command line, rather than left at its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _cell(value: dict[str, float | None], score: str) -> str:
@@ -259,6 +319,9 @@ def _show(rows: list[dict[str, str]], as_json: bool) -> None:
     for row in rows:
         table.add_row(*row.values())
     out.print(table)
+
+
+cli_tables.register(app)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,11 @@ class Result:
     scores: dict[str, float] = field(default_factory=dict)
     """By name: nll, accuracy, ece ..., on held-out rows."""
     cost: dict[str, float] = field(default_factory=dict)
-    """train_seconds, predict_seconds, gradient_evaluations, parameters, peak_memory_mb."""
+    """train_seconds, predict_seconds, gradient_evaluations, parameters, peak_memory_mb (beyond libraries and data)."""
     failure: str | None = None
     """Why there are no scores, in a sentence."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know about the run: warnings of the method."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Comparison:
 
     def write(self, folder: Path) -> None:
         """Write everything as JSON, under its name in one go."""
+        folder.mkdir(parents=True, exist_ok=True)
         content = asdict(self) | {"summary": self.summary()}
         temporary = folder / f".{FILE}.writing"
         temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -81,8 +84,8 @@ class Comparison:
 
     @staticmethod
     def read(folder: str | Path) -> Comparison:
-        """Read what `write` wrote."""
-        path = Path(folder) / FILE
+        """Read what `write` wrote, from the folder or from the file itself."""
+        path = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / FILE
         if not path.is_file():
             raise CheckpointError(f"{folder} is not the folder of a comparison: it has no {FILE}")
         try:

@@ -28,6 +28,7 @@ from bayesemble.methods import METHODS, Method, method_class
 from bayesemble.methods.method import Reader, drawn_slots, keeps_dropout
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
+from bayesemble.predictive.base import facts_table
 from bayesemble.priors import PRIORS
 from bayesemble.recording import Recording
 from bayesemble.schedules import SCHEDULES
@@ -161,6 +162,23 @@ class Ensemble:
         name = type(self.task.module).__name__
         return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
 
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
+        facts = {
+            "members": f"{self.num_members:,}",
+            "network": f"{type(self.task.module).__name__}, {self.task.num_parameters:,} parameters",
+            "likelihood": type(self.task.likelihood).__name__,
+            "prior": "flat" if self.task.prior is None else type(self.task.prior).__name__,
+            "executor": describe(self.executor),
+            "epochs": f"{len(self.history):,}",
+        }
+        if self.history:
+            facts["training"] = f"{sum(row['seconds'] for row in self.history):.1f} s"
+            losses = self.history[-1].get("loss")
+            if losses:
+                facts["last loss of members"] = f"{min(losses):.4g} to {max(losses):.4g}"
+        return facts_table(f"Ensemble: {type(self.method).__name__}", facts)
+
     def predict_batch(self, inputs: Inputs, per_member: bool, draws: Draws) -> Predictive:
         """Predict rows in one go, `(row, ...)` or `(member, row, ...)`, with networks drawn before."""
         if per_member and draws.made:
@@ -205,7 +223,7 @@ def load(folder: str | Path, model: ModelSource, *, output: str | Callable[[Any]
         model: The network or factory that was trained; only its code is used.
         output: As for `Task`, needed again if it was a function.
     """
-    found = restore(checkpoints.read(folder), model, output, str(folder))
+    found = restore(checkpoints.read(folder).kept, model, output, str(folder))
     return replace(found, recording=recording.find(folder))
 
 

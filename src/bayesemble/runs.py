@@ -1,19 +1,22 @@
-"""Run folders of the command line: beside its checkpoints, a run knows its data and its network.
+"""Run folders of the command line: beside its checkpoints, a run knows its data, its network and its settings.
 
-    RUN/source.json        name of the data set, seed of the split, dropout of the network
+    RUN/source.json        data, seed, rows, foreign data, dropout of the network, method, epochs, batch size
 
-So a run can be opened again by its folder alone.
+So a run can be opened again by its folder alone, and a comparison knows whether a run in its folder is one of its own.
+Paths of data are kept whole: a run folder may be moved as long as its data stays.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bayesemble.data import Split, load_split
+from bayesemble.data import Split
+from bayesemble.data.sources import load_data
 from bayesemble.ensemble import Ensemble, load
 from bayesemble.errors import CheckpointError
 from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian
@@ -21,19 +24,28 @@ from bayesemble.models import mlp
 from bayesemble.task import Task
 
 SOURCE = "source.json"
+_KINDS = {"str": str, "int": int, "float": int | float, "bool": bool, "dict[str, Any]": dict, "None": type(None)}
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the rows of a run come from, and what its network needs to be made again."""
+    """Where the rows of a run come from, what its network needs to be made again, and how it is trained."""
 
     data: str
+    """As `data.sources.load_data` takes it."""
     seed: int
     dropout: float = 0.0
+    rows: int | None = None
+    ood: str | None = None
+    method: dict[str, Any] | None = None
+    """Its settings, as `settings.dump` gives them; a run knows them from its checkpoint too."""
+    epochs: int | None = None
+    batch_size: int | None = None
+    record: bool = False
 
     def split(self) -> Split:
         """The rows, the same each time."""
-        return load_split(self.data, self.seed)
+        return load_data(self.data, self.seed, self.rows, self.ood)
 
     def task(self, split: Split) -> Task:
         """A small network for the data, with the likelihood that its targets ask for."""
@@ -43,19 +55,51 @@ class Source:
     def write(self, folder: Path) -> None:
         """Put it into a run folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / SOURCE).write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        write_json(folder / SOURCE, asdict(self))
+
+    def check(self, folder: Path) -> None:
+        """Refuse a folder that holds a run of other settings."""
+        if not (folder / SOURCE).is_file():
+            return
+        here, there = asdict(self), asdict(Source.read(folder))
+        for name, value in here.items():
+            if there[name] != value:
+                raise CheckpointError(
+                    f"{folder} holds a run of other settings: {name} was {there[name]}, now it is {value}; "
+                    "choose another folder for the results, or delete this one"
+                )
 
     @staticmethod
     def read(folder: Path) -> Source:
-        """Read it from a run folder."""
+        """Read it from a run folder; one of an older version lacks what is None."""
         path = folder / SOURCE
         if not path.is_file():
             raise CheckpointError(f"{folder} is not a run of the command line: it has no {SOURCE}")
         try:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return Source(str(found["data"]), int(found["seed"]), float(found["dropout"]))
+            _check_types(found)
+            return Source(**found)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} does not say where the rows of the run come from: {error!r}") from error
+
+
+def _check_types(found: Any) -> None:
+    """Check every field, as the file may be damaged."""
+    if not isinstance(found, dict):
+        raise TypeError("a JSON object was expected")
+    for field in fields(Source):
+        if field.name in found:
+            kinds = tuple(_KINDS[kind] for kind in str(field.type).split(" | "))
+            value = found[field.name]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise TypeError(f"{field.name} must be {field.type}, got {value!r}")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON; it appears under its name in one go, so that a killed process leaves all of it or nothing."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def open_run(folder: str | Path) -> tuple[Ensemble, Split]:

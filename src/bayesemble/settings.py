@@ -51,6 +51,19 @@ def _revived(value: Any, nested: Iterable[type]) -> Any:
     return tuple(_revived(item, nested) for item in value) if isinstance(value, list) else value
 
 
+def parse_value(text: str) -> Any:
+    """What a person wrote as a setting: a number, true, false, none, or else a word."""
+    known = {"true": True, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def require(holds: bool, message: str) -> None:
     """Refuse a setting with a sentence."""
     if not holds:

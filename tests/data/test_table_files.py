@@ -4,15 +4,14 @@ import gzip
 import importlib
 import importlib.util
 import time
-from decimal import Decimal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bayesemble.data import table_files
-from bayesemble.data.table_files import read, read_rows, write_rows
+from bayesemble.data.cells import read
+from bayesemble.data.table_files import read_rows
+from bayesemble.data.table_writing import write_rows
 from bayesemble.errors import DataError, MissingExtraError
 
 needs_pyarrow = pytest.mark.skipif(
@@ -152,101 +151,14 @@ def test_long_cells_are_read_and_endless_ones_are_not(tmp_path, monkeypatch):
     refused(made(tmp_path, "a,b\n" + "x" * 200 + ",1\n"), "row 2", "100 characters")
 
 
-def test_what_cells_can_mean():
-    assert read(["1", "-2.5", "1e3", ".5", "+3."], "1.5").tolist() == [1, -2.5, 1000, 0.5, 3]
-    assert read(["1,5", "2"], "1,5").tolist() == [1.5, 2]
-    assert read(["1,234.5", "12", "1,234,567"], "1,000.5").tolist() == [1234.5, 12, 1234567]
-    assert read(["1.234,5", "12", "1.234.567"], "1.000,5").tolist() == [1234.5, 12, 1234567]
-    for cell in ["1_000", "0x1f", "१", "1 2", "1,5", "e5", ".", "", "nan", "1,2345"]:
-        assert read([cell], "1.5") is None, cell
-        assert read([cell], "1,000.5") is None, cell
-    assert read(["Yes", "no", "TRUE", "f"], "yes").tolist() == [1, 0, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("cell", "way"),
-    [
-        ("2024-02-29", "year-month-day"),
-        ("2024/2/29", "year-month-day"),
-        ("29.2.2024", "day.month.year"),
-        ("29/02/2024", "day/month/year"),
-        ("02-29-2024", "month/day/year"),
-    ],
-)
-def test_dates_are_days_since_1970(cell, way):
-    days = (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
-    assert read([cell], way).tolist() == [days]
-    assert read([f"{cell} 18:00"], way).tolist() == [days + 0.75]
-    assert read([f"{cell}T18:00:00+06:00"], way).tolist() == [days + 0.5]
-    assert read([cell.replace("2024", "2023")], way) is None  # no leap year
-
-
-# --- writing ---
-
-
-def test_a_table_is_written_in_quotes_where_they_are_needed(tmp_path):
-    day = datetime.date(2024, 2, 29)
-    values = [
-        [1, "x;y", None, True],
-        [0.1, 'a"b\r\n', np.float32(0.1), np.bool_(False)],
-        [np.int64(7), " ", day, Decimal(2)],
-    ]
-    for name in ("out.csv", "out.csv.gz"):
-        write_rows(tmp_path / name, ["a;b;c", "d", "e,f", "g"], values)
-        found, _ = columns(tmp_path / name)
-        assert found == {
-            "a;b;c": ["1", "0.1", "7"],
-            "d": ["x;y", 'a"b\r\n', " "],
-            "e,f": ["", "0.1", "2024-02-29"],
-            "g": ["true", "false", "2"],
-        }
-    first = (tmp_path / "out.csv.gz").read_bytes()
-    write_rows(tmp_path / "out.csv.gz", ["a;b;c", "d", "e,f", "g"], values)
-    assert (tmp_path / "out.csv.gz").read_bytes() == first
-
-
-@pytest.mark.parametrize("name", ["out.csv", "out.csv.gz", pytest.param("out.parquet", marks=needs_pyarrow)])
-@pytest.mark.parametrize("bad", [[1], [1, "\ud800"], [1, object()], [1, 2, 3], None])
-def test_what_goes_wrong_leaves_the_old_file_and_no_other(tmp_path, name, bad):
-    def rows():
-        yield [1, "x"]
-        if bad is None:
-            raise DataError("broken source")
-        yield bad
-
-    path = made(tmp_path, "old", name)
-    with pytest.raises(DataError):
-        write_rows(path, ["a", "b"], rows())
-    assert path.read_text() == "old"
-    assert [place.name for place in tmp_path.iterdir()] == [name]
-
-
-def test_a_place_that_cannot_be_written_to(tmp_path):
-    with pytest.raises(DataError, match="cannot be written"):
-        write_rows(tmp_path / "none" / "out.csv", ["a"], [[1]])
-    with pytest.raises(DataError, match="repeated"):
-        write_rows(tmp_path / "out.csv", ["a", "a"], [[1, 2]])
-    with pytest.raises(DataError, match=r"row 2.*NUL"):
-        write_rows(tmp_path / "out.csv", ["a"], [["\0"]])
-    assert not list(tmp_path.iterdir())
-
-
-TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
-NAMES = st.lists(TEXTS.map(str.strip).filter(bool), min_size=1, max_size=5, unique=True)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.data(), NAMES, st.integers(1, 6), st.integers(1, 4))
-def test_texts_and_numbers_come_back_from_a_csv(tmp_path_factory, data, names, count, at_once):
-    kinds = [data.draw(st.sampled_from([TEXTS, st.floats(allow_nan=False), st.integers()])) for _ in names]
-    rows = [[data.draw(kind) for kind in kinds] for _ in range(count)]
-    path = tmp_path_factory.getbasetemp() / "round.csv"
-    write_rows(path, names, rows)
-    found, _ = columns(path, at_once)
-    assert list(found) == names
-    for index, name in enumerate(names):
-        values = [row[index] for row in rows]
-        assert [type(value)(cell) for value, cell in zip(values, found[name], strict=True)] == values
+@pytest.mark.parametrize("mask", [[True, False, True], [False] * 3, [True] * 3])
+def test_some_rows_of_a_chunk_keep_their_numbers(tmp_path, mask):
+    (chunk,) = read_rows(made(tmp_path, "a,b\n1,x\n\n2,y\n3,z\n"))
+    taken = chunk.take(np.array(mask))
+    kept = [place for place, wanted in enumerate(mask) if wanted]
+    assert taken.columns == {name: [cells[place] for place in kept] for name, cells in chunk.columns.items()}
+    assert taken.rows == [chunk.rows[place] for place in kept]
+    assert (taken.source, taken.delimiter) == (chunk.source, chunk.delimiter)
 
 
 # --- Parquet ---

@@ -43,6 +43,8 @@ class DataSet:
     """Passes over the rows that bring a small network close to its best."""
     one_scale: bool = False
     """Scale all columns alike, as pixels of an image want it, instead of each by its own mean and spread."""
+    image_shape: tuple[int, ...] | None = None
+    """Height and width of the image that a row is, and channels if there are several."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,8 @@ class Split:
     target_shift: float
     target_scale: float
     kind: Kind
+    image_shape: tuple[int, ...] | None = None
+    """`(height, width)` or `(height, width, channel)` of the image that each row is, or None."""
 
 
 def find_dataset(name: str) -> DataSet:
@@ -75,22 +79,38 @@ def find_dataset(name: str) -> DataSet:
 def load_split(name: str, seed: int = 0) -> Split:
     """Load a data set of the table, split and scaled; the same name and seed always give the same rows."""
     dataset = find_dataset(name)
+    return make_split(load_parts(name, seed), dataset.kind, dataset.one_scale, dataset.image_shape)
+
+
+def load_parts(name: str, seed: int = 0) -> Parts:
+    """The rows of a data set of the table before any scaling."""
     # The module of seeds imports torch, which listing the table does not need.
     from bayesemble.seeds import child
 
-    parts = dataset.load(np.random.default_rng(child(seed, "data", name)))
-    shift, scale = location_and_scale(parts.x_train, axis=None if dataset.one_scale else 0)
-    y_train, y_test, target_shift, target_scale = _scaled_targets(parts, dataset.kind)
+    return find_dataset(name).load(np.random.default_rng(child(seed, "data", name)))
+
+
+def make_split(
+    parts: Parts,
+    kind: Kind,
+    one_scale: bool = False,
+    image_shape: tuple[int, ...] | None = None,
+    num_classes: int | None = None,
+) -> Split:
+    """Scale by the training part; without a number of classes, the labels of training tell it."""
+    shift, scale = location_and_scale(parts.x_train, axis=None if one_scale else 0)
+    y_train, y_test, target_shift, target_scale = _scaled_targets(parts, kind)
     return Split(
         x_train=_standardised(parts.x_train, shift, scale),
         y_train=y_train,
         x_test=_standardised(parts.x_test, shift, scale),
         y_test=y_test,
         x_foreign=None if parts.x_foreign is None else _standardised(parts.x_foreign, shift, scale),
-        num_classes=int(y_train.max()) + 1 if dataset.kind == "classification" else None,
+        num_classes=(num_classes or int(y_train.max()) + 1) if kind == "classification" else None,
         target_shift=target_shift,
         target_scale=target_scale,
-        kind=dataset.kind,
+        kind=kind,
+        image_shape=image_shape,
     )
 
 
@@ -180,6 +200,7 @@ DATASETS: dict[str, DataSet] = {
         _load_digits,
         epochs=20,
         one_scale=True,
+        image_shape=(8, 8),
     ),
     "breast_cancer": DataSet(
         "breast_cancer",

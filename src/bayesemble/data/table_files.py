@@ -1,7 +1,6 @@
-"""Tables in files, read and written in parts of bounded size: CSV, and Parquet with the extra `parquet`.
+"""Tables in files, read in parts of bounded size: CSV, and Parquet with the extra `parquet`.
 
-Whatever the file, a cell is a text here, as a CSV file would hold it. `read` knows the ways to write numbers and dates;
-in which of them a column is written is found out in `tables.py`.
+Whatever the file, a cell is a text here, as a CSV file would hold it; `cells.py` knows what they mean.
 Rows are numbered as in a spreadsheet: the column names are row 1, and a cell with line breaks is still in one row.
 """
 
@@ -12,29 +11,26 @@ import csv
 import gzip
 import importlib
 import io
-import os
-import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
 from decimal import Decimal
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from bayesemble.data.cells import LARGEST, MISSING, WAYS, Floats, read
 from bayesemble.errors import DataError, MissingExtraError
 
 MOST_COLUMNS = 100_000
 MOST_CELLS = 2_000_000  # in a chunk, so a wide table comes in fewer rows at once
 LONGEST_CELL = 10_000_000
 LONGEST_LINE = 200_000_000
-Floats = npt.NDArray[np.float64]
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 # The mark of UTF-32 begins like that of UTF-16, so it is looked for first.
 _MARKS = [(codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")]
@@ -71,6 +67,11 @@ class Chunk:
         values[places] = found
         return values
 
+    def take(self, mask: npt.NDArray[np.bool_]) -> Chunk:
+        """Those rows for which the mask is true."""
+        columns = {name: list(compress(cells, mask)) for name, cells in self.columns.items()}
+        return replace(self, columns=columns, rows=list(compress(self.rows, mask)))
+
     def error(self, index: int, column: str, message: str) -> DataError:
         """An error about one cell of these rows."""
         return DataError(f"{self.source}, row {self.rows[index]}, column {shown(column)}: {message}")
@@ -106,18 +107,20 @@ def read_rows(path: str | Path, rows_at_once: int = 10_000) -> Iterator[Chunk]:
         raise DataError(f"{place} cannot be read: {error}") from error
     if not start:
         raise DataError(f"{place} is empty; a row with column names was needed")
-    if start == b"PAR1" or _is_parquet(place):
+    if start == b"PAR1" or is_parquet(place):
         return _read_parquet(place, rows_at_once)
     if start == b"PK\x03\x04":
         raise DataError(f"{place} is a spreadsheet or ZIP archive; save the table as CSV")
     return _read_csv(place, rows_at_once, compressed=start.startswith(b"\x1f\x8b"))
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
+    """Whether a file is called one."""
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-def _check_header(path: Path, header: Sequence[str]) -> list[str]:
+def check_header(path: Path, header: Sequence[str]) -> list[str]:
+    """The names of the columns without spaces around them; refused unless each has one of its own."""
     names = [name.strip() for name in header]
     if not any(names):
         raise DataError(f"{path} has no column names in its first row")
@@ -130,67 +133,6 @@ def _check_header(path: Path, header: Sequence[str]) -> list[str]:
     return names
 
 
-# --- cells ---
-
-# A category called None loses nothing: what is missing is a category of its own.
-MISSING = frozenset(["", "na", "n/a", "n.a.", "nan", "nat", "null", "none", "?", "-", "--", "#n/a", "<na>", "\\n"])
-LARGEST = 1e100  # squares of numbers have to be finite
-_END = r"(?:[eE][+-]?[0-9]+)?|[+-]?[iI][nN][fF](?:[iI][nN][iI][tT][yY])?"
-_NUMBERS = {
-    "1.5": re.compile(rf"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+){_END}"),
-    "1,5": re.compile(rf"[+-]?(?:[0-9]+,?[0-9]*|,[0-9]+){_END}"),
-    "1,000.5": re.compile(rf"[+-]?(?:[1-9][0-9]{{0,2}}(?:,[0-9]{{3}})+|[0-9]+)(?:\.[0-9]*)?{_END}"),
-    "1.000,5": re.compile(rf"[+-]?(?:[1-9][0-9]{{0,2}}(?:\.[0-9]{{3}})+|[0-9]+)(?:,[0-9]*)?{_END}"),
-}
-_TIME = r"(?P<time>[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)?"
-_YEAR, _MONTH, _DAY = r"(?P<year>[0-9]{4})", r"(?P<month>[0-9]{1,2})", r"(?P<day>[0-9]{1,2})"
-_DATES = {
-    "year-month-day": re.compile(rf"{_YEAR}(?P<sign>[-/]){_MONTH}(?P=sign){_DAY}{_TIME}"),
-    "day.month.year": re.compile(rf"{_DAY}\.{_MONTH}\.{_YEAR}{_TIME}"),
-    "day/month/year": re.compile(rf"{_DAY}(?P<sign>[-/]){_MONTH}(?P=sign){_YEAR}{_TIME}"),
-    "month/day/year": re.compile(rf"{_MONTH}(?P<sign>[-/]){_DAY}(?P=sign){_YEAR}{_TIME}"),
-}
-_WORDS = {"true": 1.0, "yes": 1.0, "t": 1.0, "y": 1.0, "false": 0.0, "no": 0.0, "f": 0.0, "n": 0.0}
-WAYS = {**dict.fromkeys(_NUMBERS, "number"), "yes": "boolean", **dict.fromkeys(_DATES, "date"), "text": "category"}
-"""Each way to write cells, and the kind of column that it makes; the first that fits is taken."""
-
-
-def read(cells: list[str], way: str) -> Floats | None:
-    """Cells as numbers, days since 1970, or 0 and 1; None if one of them cannot be read that way."""
-    if way in _NUMBERS:
-        if not all(map(_NUMBERS[way].fullmatch, cells)):
-            return None
-        if way == "1,000.5":
-            cells = [cell.replace(",", "") for cell in cells]
-        elif way != "1.5":
-            cells = [cell.replace(".", "").replace(",", ".") for cell in cells]
-        return np.array([float(cell) for cell in cells])
-    values = []
-    for cell in cells:
-        value = _days(_DATES[way].fullmatch(cell)) if way in _DATES else _WORDS.get(cell.lower())
-        if value is None:
-            return None
-        values.append(value)
-    return np.array(values, dtype=np.float64)
-
-
-def _days(match: re.Match[str] | None) -> float | None:
-    """Days since 1970, the time of day as a fraction; a time with its zone is taken to UTC."""
-    if match is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(f"{match['year']}-{match['month']:0>2}-{match['day']:0>2}{match['time'] or ''}")
-        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        return None
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(days=1)
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number, in whatever way it is written."""
-    return any(pattern.fullmatch(cell) for pattern in _NUMBERS.values())
-
-
 # --- CSV ---
 
 
@@ -200,7 +142,7 @@ def _read_csv(path: Path, rows_at_once: int, compressed: bool) -> Iterator[Chunk
     with _open(path, compressed) as binary, io.TextIOWrapper(binary, encoding, newline="") as file:
         delimiter = _find_delimiter(path, file)
         records = _records(path, csv.reader(_lines(file), delimiter=delimiter, strict=True))
-        header = _check_header(path, next(records, (1, []))[1])
+        header = check_header(path, next(records, (1, []))[1])
         most, empty = min(rows_at_once, MOST_CELLS // len(header)), True
         while part := list(islice(records, most)):
             columns = zip(*(cells for _, cells in part), strict=True)
@@ -286,7 +228,8 @@ def _records(path: Path, reader: Iterator[list[str]]) -> Iterator[tuple[int, lis
 # --- Parquet ---
 
 
-def _arrow() -> tuple[Any, Any]:
+def find_arrow() -> tuple[Any, Any]:
+    """The package pyarrow and its part for Parquet."""
     try:
         return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -296,11 +239,11 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _read_parquet(path: Path, rows_at_once: int) -> Iterator[Chunk]:
-    arrow, parquet = _arrow()
+    arrow, parquet = find_arrow()
     row = 2
     try:
         with parquet.ParquetFile(path) as file:
-            header = _check_header(path, file.schema_arrow.names)
+            header = check_header(path, file.schema_arrow.names)
             for batch in file.iter_batches(batch_size=min(rows_at_once, MOST_CELLS // len(header))):
                 columns = {name: _texts(path, arrow, name, batch.column(i)) for i, name in enumerate(header)}
                 yield Chunk(str(path), columns, range(row, row + batch.num_rows))
@@ -317,10 +260,10 @@ def _texts(path: Path, arrow: Any, name: str, column: Any) -> list[str]:
     if arrow.types.is_timestamp(column.type):  # Python's times have no nanoseconds
         column = column.cast(arrow.timestamp("us", column.type.tz), safe=False)
     where = f"{path}, column {shown(name)}"
-    return [_text(cell, where) for cell in column.to_pylist()]
+    return [as_text(cell, where) for cell in column.to_pylist()]
 
 
-def _text(value: object, where: str) -> str:
+def as_text(value: object, where: str) -> str:
     """A value as a CSV file holds it."""
     if isinstance(value, str):
         if "\0" in value:
@@ -333,63 +276,3 @@ def _text(value: object, where: str) -> str:
     if isinstance(value, date):
         return value.isoformat()
     raise DataError(f"{where}: cells must be numbers, texts or dates, got {type(value).__name__}")
-
-
-# --- writing ---
-
-
-def write_rows(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a table as CSV, compressed if the name ends in .gz, or as Parquet if it ends in .parquet.
-
-    The file appears under its name when it is complete; if anything goes wrong, what was there before stays.
-    """
-    place = Path(path)
-    names = _check_header(place, header)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            (_write_parquet if _is_parquet(place) else _write_csv)(place, file, names, _checked(place, names, rows))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(place)
-    except (OSError, UnicodeError) as error:
-        raise DataError(f"{place} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _checked(path: Path, names: list[str], rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(names):
-            raise DataError(f"{path}, row {number}: {len(names)} cells were needed, got {len(row)}")
-        yield row
-
-
-def _write_csv(path: Path, file: IO[bytes], names: list[str], rows: Iterator[Sequence[object]]) -> None:
-    with ExitStack() as stack:
-        if path.suffix.lower() == ".gz":
-            file = stack.enter_context(cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
-        text = io.TextIOWrapper(file, "utf-8", newline="")
-        stack.callback(text.detach)
-        # All names in quotes: signs in them are never taken for the delimiter.
-        csv.writer(text, quoting=csv.QUOTE_ALL).writerow(names)
-        writer = csv.writer(text)
-        for number, row in enumerate(rows, 2):
-            where = f"{path}, row {number}"
-            writer.writerow([_text(value, where) for value in row])
-
-
-def _write_parquet(path: Path, file: IO[bytes], names: list[str], rows: Iterator[Sequence[object]]) -> None:
-    arrow, parquet = _arrow()
-    schema, writer = None, None
-    try:
-        with ExitStack() as stack:
-            while (part := list(islice(rows, 10_000))) or writer is None:
-                columns = [list(column) for column in zip(*part, strict=True)] or [[]] * len(names)
-                table = arrow.table(dict(zip(names, columns, strict=True)), schema=schema)
-                if writer is None:
-                    schema = table.schema
-                    writer = stack.enter_context(parquet.ParquetWriter(file, schema))
-                writer.write_table(table)
-    except (arrow.lib.ArrowException, OverflowError) as error:
-        raise DataError(f"{path}: the cells of a Parquet column must be of one type: {error}") from error

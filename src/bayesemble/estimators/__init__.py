@@ -10,8 +10,9 @@ Training stops early by the loss on held-out rows, unless the method gathers net
 subspace, snapshot, csgmcmc, hmc, and repulsive with sequential=True), which then takes all rows and all epochs.
 """
 
-from bayesemble.estimators.base import EnsembleEstimator, can_stop_early
+from bayesemble.estimators.base import EnsembleEstimator
 from bayesemble.estimators.classifier import EnsembleClassifier
 from bayesemble.estimators.regressor import EnsembleRegressor
+from bayesemble.table_training import can_stop_early
 
 __all__ = ["EnsembleClassifier", "EnsembleEstimator", "EnsembleRegressor", "can_stop_early"]

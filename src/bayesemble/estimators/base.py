@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Self
@@ -14,32 +13,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from bayesemble import collected, trajectory
 from bayesemble.arrays import NumpyArray
 from bayesemble.data.catalogue import location_and_scale
 from bayesemble.ensemble import Ensemble
-from bayesemble.errors import DataError, SettingError
-from bayesemble.fit import fit
+from bayesemble.errors import SettingError
 from bayesemble.initialise import ModelSource, fresh_module
 from bayesemble.likelihoods import Categorical, Likelihood
 from bayesemble.members import State
-from bayesemble.methods import METHODS, Method, make_method, method_class
-from bayesemble.methods.method import drawn_slots, full_batch, keeps_dropout
-from bayesemble.models.tabular import quantile_edges, tabular
-from bayesemble.particles import ParticleMethod
+from bayesemble.methods import METHODS, method_class
 from bayesemble.predictive import Predictive
-from bayesemble.priors import NormalPrior
 from bayesemble.settings import require
-from bayesemble.task import Task
+from bayesemble.table_training import Recipe, train
 
 _NESTED = "method__"
 _OWN = ("num_members", "learning_rate")  # settings of a method that are parameters of the estimator itself
 _ONLY_FOR_TRAINING = ("first_moment", "second_moment", "momentum", "steps", "velocity")  # slots
-_LEARNING_RATE = 1e-3
-_DROPOUT = 0.1  # of a method that needs dropout layers
-_LARGE = 10_000  # rows
-_STEPS = 3000  # gradient steps that a small table is given at most
-_FEWEST_HELD_OUT = 10  # rows without which "auto" does not stop early
 
 
 class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
@@ -143,93 +131,27 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         """Train on checked rows, with labels 0, 1, ... or standardised targets."""
         self._shift, self._scale = location_and_scale(x, axis=0)
         x = ((x - self._shift) / self._scale).astype(np.float32)
-        method = self._make_method()
+        recipe = self._recipe()
+        method = recipe.make_method()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        held_out = self._held_out(method, y, isinstance(likelihood, Categorical), seed)
-        rows = int((~held_out).sum())
-        batch_size = self.batch_size
-        if batch_size is None and not full_batch(method):
-            batch_size = 2 ** round(math.log2(min(max(rows / 16, 16), 256)))
-        steps = math.ceil(rows / min(batch_size or rows, rows))
-        epochs = min(max(_STEPS // steps, 20), 200) if self.epochs is None else self.epochs
-        dropout = self.dropout or (_DROPOUT if keeps_dropout(method) else 0.0)
-        network = partial(
-            tabular,
-            x.shape[1],
-            (),
-            num_outputs,
-            width=(64 if len(x) < _LARGE else 128) if self.width is None else self.width,
-            depth=self.depth,
-            embedding=self.embedding,
-            edges=quantile_edges(x) if self.embedding == "piecewise" else None,
-            dropout=dropout,
-        )
-        stopping: dict[str, Any] = {}
-        if held_out.any():
-            patience = max(epochs // 8, 5) if self.patience is None else self.patience
-            stopping = {"validation": (x[held_out], y[held_out]), "patience": patience}
-        ensemble = fit(
-            Task(network, likelihood, NormalPrior(self.prior_std)),
-            method,
-            (x[~held_out], y[~held_out]),
-            epochs=epochs,
-            batch_size=batch_size,
-            seed=seed,
-            # Not "auto", which goes by the clock: the same seed has to give the same bits.
-            executor="loop" if method.num_members == 1 or dropout else "vmap",
-            progress=False,
-            **stopping,
-        )
+        held_out = recipe.hold_out(method, y, isinstance(likelihood, Categorical), seed)
+        network = recipe.make_network(method, x, [], num_outputs)
+        ensemble = train(recipe, method, network, likelihood, x, y, held_out, seed)
         self.ensemble_ = _in_double(ensemble)
         self.n_iter_ = len(ensemble.history)
         return self
 
-    def _make_method(self) -> Method:
-        require(isinstance(self.method, str), f"method is one of {', '.join(METHODS)}, got {self.method!r}")
-        kind = method_class(self.method)
+    def _recipe(self) -> Recipe:
         settings = {name.removeprefix(_NESTED): value for name, value in self._settings.items()}
         for name in _OWN:
             require(name not in settings, f"{name} is a parameter of its own: say {name}, not {_NESTED}{name}")
-        fixed = getattr(METHODS[self.method], "keywords", {})
-        if self.num_members is not None and "num_members" not in fixed:
+        maker = METHODS.get(self.method) if isinstance(self.method, str) else None
+        if self.num_members is not None and "num_members" not in getattr(maker, "keywords", {}):
             settings["num_members"] = self.num_members
         if self.learning_rate is not None:
             settings["learning_rate"] = self.learning_rate
-        elif issubclass(kind, ParticleMethod):
-            settings["learning_rate"] = _LEARNING_RATE
-        return make_method(self.method, **settings)
-
-    def _held_out(self, method: Method, y: NumpyArray, labels: bool, seed: int) -> NumpyArray:
-        """Which rows are held out: of each class its share, and never all."""
-        wish, share = self.early_stopping, self.validation_fraction
-        require(wish in (True, False, "auto"), f'early_stopping is True, False or "auto", not {wish!r}')
-        require(0 < share < 1, f"validation_fraction is a share between 0 and 1, got {share}")
-        chosen = np.zeros(len(y), dtype=bool)
-        able = can_stop_early(method)
-        if wish is True and not able:
-            raise SettingError(
-                f"{self.method} needs training to go on to the end, so early_stopping=True cannot be honoured; "
-                'use "auto" or False'
-            )
-        if wish is False or not able or (wish == "auto" and share * len(y) < _FEWEST_HELD_OUT):
-            return chosen
-        shuffled = np.random.default_rng(seed).permutation(len(y))
-        if labels:
-            # Sorted by class, in random order within each: rows at equal distances are of each class its share.
-            shuffled = shuffled[np.argsort(y[shuffled], kind="stable")]
-        num = max(round(share * len(y)), 1)
-        chosen[shuffled[((np.arange(num) + 0.5) * len(y) / num).astype(int)]] = True
-        if labels:
-            chosen &= np.isin(y, y[~chosen])  # a class that would be held out altogether stays
-        if chosen.all():
-            raise DataError(f"n_samples={len(y)} is too few to hold some out; use early_stopping=False")
-        return chosen
-
-
-def can_stop_early(method: Method) -> bool:
-    """Whether a run may end before its last epoch: not if networks are gathered along it, or members come in turn."""
-    gathers = {*trajectory.SLOTS, *collected.SLOTS} & set(drawn_slots(method))
-    return not (gathers or full_batch(method) or getattr(method, "sequential", False))
+        same = {f.name: getattr(self, f.name) for f in fields(Recipe) if f.name != "settings"}
+        return Recipe(**same, settings=settings)
 
 
 def _in_double(ensemble: Ensemble) -> Ensemble:

@@ -50,7 +50,7 @@ def data_uris(images: Any) -> list[str]:
     addresses = []
     for shade in _shades(images):
         file = io.BytesIO()
-        imsave(file, shade, cmap="gray", vmin=0, vmax=1, format="png", metadata={"Software": None})
+        imsave(file, shade, cmap="gray", vmin=0, vmax=1, format="png")
         addresses.append("data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii"))
     return addresses
 

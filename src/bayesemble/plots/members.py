@@ -46,7 +46,7 @@ def plot_member_diversity(
         height = limit(there, result.reference_accuracy, result.num_classes) / (1 - there)
         drawn += ax.plot(as_array(there), as_array(height), linestyle=style, color=color, linewidth=0.9, alpha=0.55)
     mark(group, drawn)
-    ax.set(xlabel="Accuracy (share of rows)", ylabel="Disagreement with member 0 / error rate")
+    ax.set(xlabel="Accuracy (share of rows)", ylabel="Disagreement / error rate")
     ax.set_ylim(bottom=0)
     draw_legend(ax)
     return ax

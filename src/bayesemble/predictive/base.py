@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -141,6 +142,15 @@ class Predictive(ABC):
         reduced = ", reduced" if self.kept else ""
         return f"{type(self).__name__}({self.num_members} members, {self.num_rows} rows{reduced})"
 
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
+        facts = {"members": f"{self.num_members:,}", "rows": f"{self.num_rows:,}"}
+        for name in ("aleatoric", "epistemic"):
+            facts[f"mean {name} doubt"] = f"{float(getattr(self, name).double().mean()):.4g}"
+        if self.kept:
+            facts["members' own outputs"] = "dropped"
+        return facts_table(type(self).__name__, facts)
+
     def _member_fields(self) -> dict[str, Tensor]:
         names = [f.name for f in dataclasses.fields(self) if f.name not in ("weights", "kept")]
         return {name: getattr(self, name) for name in names}
@@ -162,6 +172,17 @@ class Predictive(ABC):
     def _pick_members(self, num: int, generator: torch.Generator) -> Tensor:
         self._need_members("sample")
         return torch.multinomial(self.weights.double(), num, replacement=True, generator=generator)
+
+
+def facts_table(title: str, facts: Mapping[str, Any]) -> str:
+    """A table of names and values in HTML, in the style of whatever page it stands on."""
+    rows = "".join(
+        f'<tr><th scope="row" style="text-align: left">{escape(name)}</th>'
+        f'<td style="text-align: left">{escape(str(value))}</td></tr>'
+        for name, value in facts.items()
+    )
+    head = f'<thead><tr><th colspan="2" style="text-align: left">{escape(title)}</th></tr></thead>'
+    return f"<table>{head}<tbody>{rows}</tbody></table>"
 
 
 def _as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:

@@ -1,0 +1,73 @@
+"""Tables written to files in parts of bounded size: CSV, and Parquet with the extra `parquet`."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import IO, cast
+
+from bayesemble.data.table_files import as_text, check_header, find_arrow, is_parquet
+from bayesemble.errors import DataError
+
+
+def write_rows(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a table as CSV, compressed if the name ends in .gz, or as Parquet if it ends in .parquet.
+
+    The file appears under its name when it is complete; if anything goes wrong, what was there before stays.
+    """
+    place = Path(path)
+    names = check_header(place, header)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            (_write_parquet if is_parquet(place) else _write_csv)(place, file, names, _checked(place, names, rows))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(place)
+    except (OSError, UnicodeError) as error:
+        raise DataError(f"{place} cannot be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _checked(path: Path, names: list[str], rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise DataError(f"{path}, row {number}: {len(names)} cells were needed, got {len(row)}")
+        yield row
+
+
+def _write_csv(path: Path, file: IO[bytes], names: list[str], rows: Iterator[Sequence[object]]) -> None:
+    with ExitStack() as stack:
+        if path.suffix.lower() == ".gz":
+            file = stack.enter_context(cast(IO[bytes], gzip.GzipFile("", "wb", fileobj=file, mtime=0)))
+        text = io.TextIOWrapper(file, "utf-8", newline="")
+        stack.callback(text.detach)
+        # All names in quotes: signs in them are never taken for the delimiter.
+        csv.writer(text, quoting=csv.QUOTE_ALL).writerow(names)
+        writer = csv.writer(text)
+        for number, row in enumerate(rows, 2):
+            where = f"{path}, row {number}"
+            writer.writerow([as_text(value, where) for value in row])
+
+
+def _write_parquet(path: Path, file: IO[bytes], names: list[str], rows: Iterator[Sequence[object]]) -> None:
+    arrow, parquet = find_arrow()
+    schema, writer = None, None
+    try:
+        with ExitStack() as stack:
+            while (part := list(islice(rows, 10_000))) or writer is None:
+                columns = [list(column) for column in zip(*part, strict=True)] or [[]] * len(names)
+                table = arrow.table(dict(zip(names, columns, strict=True)), schema=schema)
+                if writer is None:
+                    schema = table.schema
+                    writer = stack.enter_context(parquet.ParquetWriter(file, schema))
+                writer.write_table(table)
+    except (arrow.lib.ArrowException, OverflowError) as error:
+        raise DataError(f"{path}: the cells of a Parquet column must be of one type: {error}") from error

@@ -1,0 +1,26 @@
+"""Comparisons for the tests of pages: one that is trained in a few seconds, and ones made of numbers."""
+
+from pathlib import Path
+
+from bayesemble.compare import compare
+from bayesemble.comparison import Comparison, Result
+
+METHODS = "map,deep_ensemble,repulsive"
+
+
+def tiny(folder: Path, data: str = "two_moons", methods: str = METHODS, seeds: int = 2) -> Comparison:
+    """Train small ensembles for two epochs."""
+    return compare(data, methods, members=3, epochs=2, seeds=seeds, out=folder, progress=False)
+
+
+def made(scores: dict[str, dict[str, list[float]]], failed: dict[str, str] | None = None) -> Comparison:
+    """Results by method and score: a list has one value per seed. Seconds count as a cost."""
+    results = []
+    for label, named in scores.items():
+        for seed in range(len(next(iter(named.values())))):
+            values = {name: found[seed] for name, found in named.items()}
+            cost = {"train_seconds": values.pop("train_seconds")} if "train_seconds" in values else {}
+            results.append(Result(label, seed, f"runs/{label}/seed-{seed}", values, cost))
+    for label, reason in (failed or {}).items():
+        results.append(Result(label, 9, f"runs/{label}/seed-9", failure=reason))
+    return Comparison({"data": "made"}, {"name": "made", "kind": "classification"}, results)
