@@ -12,7 +12,7 @@ QUIET_THREADS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 
 .PHONY: demo test check bench docs clean
 
-demo: $(VENV)/.core
+demo: $(VENV)/.report
 	rm -rf demo
 	$(BIN)/bayesemble compare --out demo
 
