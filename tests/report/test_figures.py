@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bayesemble.plots.style import PALETTE
 from bayesemble.report.evidence import open_methods
 from bayesemble.report.figures import Figures, thinned_history
 from comparisons import made, tiny
@@ -61,10 +62,10 @@ def test_histories_are_thinned():
     assert thinned_history(history[:7]) == [row | {"loss": [1.0] * 10} for row in history[:7]]
 
 
-def test_a_ninth_method_has_lines_of_its_own():
-    figures = Figures(made({f"method {i}": {"nll": [1.0]} for i in range(9)}), [])
-    some = [SimpleNamespace(label=f"method {i}") for i in (0, 8)]
+def test_a_method_beyond_the_palette_has_lines_of_its_own():
+    figures = Figures(made({f"method {i}": {"nll": [1.0]} for i in range(len(PALETTE) + 1)}), [])
+    some = [SimpleNamespace(label=f"method {i}") for i in (0, len(PALETTE))]
     figures.together("lines", lambda one, ax: ax.plot([0, 1], [0, 1], gid=f"method-{one.label}", color="red"), some)
-    first, ninth = re.findall(r'data-method="method \d".*?</g>', figures.drawings["lines"], flags=re.DOTALL)
+    first, last = re.findall(r'data-method="method \d+".*?</g>', figures.drawings["lines"], flags=re.DOTALL)
     assert "stroke-dasharray" not in first
-    assert "stroke-dasharray" in ninth
+    assert "stroke-dasharray" in last

@@ -4,7 +4,8 @@ A figure of methods is drawn by one call for each. Call again with the same axes
 colour, and everything drawn for it has the group id `method-{label}`, by which a page can switch it on and off. The
 diagonal, the data and the like belong to no method; they are drawn once.
 
-Colours are those of Okabe & Ito (2008), which people with any kind of colour vision tell apart; surfaces use viridis.
+The first eight colours are those of Okabe & Ito (2008) but for the yellow, which people with any kind of colour vision
+tell apart; surfaces use viridis.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8C6D31", "#000000")
+PALETTE = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#56B4E9",
+    "#CC79A7",
+    "#8C6D31",
+    "#000000",
+    "#7F3C8D",
+    "#A5A5A5",
+)
 SURFACE = "viridis"
 GREY = "#767676"
 
