@@ -3,7 +3,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -19,11 +18,13 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_help_comes_within_a_second_and_without_torch():
+    """A second of processor time: what else the machine does at that moment is not our doing."""
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = os.times()
         result = run("--help")
-        seconds.append(time.perf_counter() - start)
+        end = os.times()
+        seconds.append(end.children_user + end.children_system - start.children_user - start.children_system)
         assert result.returncode == 0
     assert min(seconds) < 1
     for command in ("compare", "methods", "datasets", "score"):

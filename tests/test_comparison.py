@@ -5,7 +5,7 @@ import math
 import pytest
 
 import bayesemble as be
-from bayesemble.comparison import Comparison, Result
+from bayesemble.comparison import Comparison, Result, gather
 
 
 def made(*values, failed=()):
@@ -53,3 +53,27 @@ def test_other_files_are_refused(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(be.CheckpointError, match="does not hold a comparison"):
         Comparison.read(tmp_path)
+
+
+def test_comparisons_and_single_runs_are_gathered(tmp_path):
+    for name in ("one", "other"):
+        (tmp_path / name / "runs/a/seed-1").mkdir(parents=True)
+        made(1.0, 2.0, failed=["b"]).write(tmp_path / name)
+    alone = gather([tmp_path / "one"])
+    assert alone.labels == ["a", "b"]
+    assert alone.results[0].run == str((tmp_path / "one/runs/a/seed-0").resolve())
+    (single,) = gather([tmp_path / "one/runs/a/seed-1"]).results
+    assert single.scores == {"nll": 2.0}
+    both = gather([tmp_path / "one/runs/a/seed-1", tmp_path / "other", tmp_path / "one"])
+    assert sorted(both.labels) == ["one/a", "one/b", "other/a", "other/b"]
+    assert len(both.results) == 6
+
+
+def test_other_folders_and_other_data_are_not_gathered(tmp_path):
+    with pytest.raises(be.CheckpointError, match="neither the folder of a comparison nor a run of one"):
+        gather([tmp_path])
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        Comparison({}, {"name": name}, made(1.0).results).write(tmp_path / name)
+    with pytest.raises(be.CheckpointError, match="different data cannot stand side by side: one and other"):
+        gather([tmp_path / "one", tmp_path / "other"])

@@ -149,7 +149,7 @@ def compare(
                 out.print(f"{label}: {words}", highlight=False, soft_wrap=True, markup=False)
         out.print(f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}", highlight=False, soft_wrap=True)
         try:
-            _write_report(folder, folder / "report.html")
+            _write_report([folder], folder / "report.html")
         except MissingExtraError as error:
             err.print(f"no report: {error}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if all(result.failure for result in comparison.results):
@@ -158,21 +158,21 @@ def compare(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of a comparison, which has results.json and runs.")],
-    page: Annotated[Path | None, typer.Option("--out", help="The page; FOLDER/report.html by default.")] = None,
+    folders: Annotated[list[Path], typer.Argument(help="Folders of comparisons on the same data, or runs of one.")],
+    page: Annotated[Path | None, typer.Option("--out", help="The page; report.html in the first by default.")] = None,
 ) -> None:
     """Write the page of a comparison: verdict, table, and figures in which methods can be switched on and off.
 
     Example: bayesemble report comparison
     """
-    _write_report(folder, page or folder / "report.html")
+    _write_report(folders, page or folders[0] / "report.html")
 
 
-def _write_report(folder: Path, page: Path) -> None:
+def _write_report(folders: list[Path], page: Path) -> None:
     from bayesemble.report.comparison import comparison_page
     from bayesemble.report.page import write
 
-    write(page, comparison_page(folder))
+    write(page, comparison_page(*folders))
     out.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -93,6 +93,36 @@ class Comparison:
             return Comparison(found["command"], found["data"], [Result(**row) for row in found["results"]])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} does not hold a comparison: {error!r}") from error
+
+
+def gather(folders: Sequence[str | Path]) -> Comparison:
+    """Results of several folders together: comparisons, or single runs inside of one. Runs are named by whole paths.
+
+    Where there are several comparisons, the folder's name stands before that of a method.
+    """
+    found = [(_root_of(Path(folder)), Path(folder).resolve()) for folder in folders]
+    read = {root: Comparison.read(root) for root, _ in found}
+    first = next(iter(read.values()))
+    for root, other in read.items():
+        if other.data.get("name") != first.data.get("name"):
+            names = f"{first.data.get('name')} and {other.data.get('name')} ({root})"
+            raise CheckpointError(f"results on different data cannot stand side by side: {names}")
+    results: dict[str, Result] = {}
+    for root, folder in found:
+        for result in read[root].results:
+            path = root / result.run
+            if folder in (root, path):
+                label = f"{root.name}/{result.label}" if len(read) > 1 else result.label
+                results[str(path)] = replace(result, label=label, run=str(path))
+    return Comparison(first.command, first.data, list(results.values()))
+
+
+def _root_of(folder: Path) -> Path:
+    """The folder of the comparison that a folder is, or is a run of."""
+    for place in (folder.resolve(), *folder.resolve().parents):
+        if (place / FILE).is_file():
+            return place
+    raise CheckpointError(f"{folder} is neither the folder of a comparison nor a run of one: there is no {FILE}")
 
 
 def standard_error(values: Sequence[float]) -> float | None:

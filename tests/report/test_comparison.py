@@ -104,7 +104,8 @@ def test_failures_and_lost_runs_are_named(compared, tmp_path):
     folder = changed(compared[0], tmp_path / "copy", lambda comparison: comparison.results.extend([lost, failed]))
     text = comparison_page(folder)
     assert "<b>lost" not in text
-    assert "The figures of &lt;b&gt;lost&lt;/b&gt;: its run runs/lost/seed-0 could not be opened" in text
+    run = folder.resolve() / "runs/lost/seed-0"
+    assert f"The figures of &lt;b&gt;lost&lt;/b&gt;: its run {run} could not be opened" in text
     assert "failed: needs a &lt; b &amp; more" in text
     assert "laplace:subset=all failed: needs a &lt; b &amp; more." in text
     assert text.count('type="checkbox"') == 3  # what failed has nothing to switch

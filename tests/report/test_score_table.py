@@ -2,6 +2,7 @@
 
 import pytest
 
+from bayesemble.plots.style import PALETTE
 from bayesemble.report.score_table import columns_of, rows_of
 from comparisons import made
 
@@ -71,11 +72,12 @@ def test_large_scores_have_fewer_decimals(value, text):
     assert cells["one"]["rmse"].text == text
 
 
-def test_a_ninth_method_has_the_first_colour_again_but_dashed_lines():
-    _, rows, _ = table_of(made({f"method {i}": {"nll": [float(i)]} for i in range(10)}))
-    assert [row.dashed for row in rows] == [False] * 8 + [True] * 2
-    assert rows[8].colour == rows[0].colour
-    assert rows[7].colour == "currentColor"
+def test_a_method_beyond_the_palette_has_the_first_colour_again_but_dashed_lines():
+    num = len(PALETTE)
+    _, rows, _ = table_of(made({f"method {i}": {"nll": [float(i)]} for i in range(num + 2)}))
+    assert [row.dashed for row in rows] == [False] * num + [True] * 2
+    assert rows[num].colour == rows[0].colour
+    assert rows[PALETTE.index("#000000")].colour == "currentColor"
 
 
 def test_long_labels_may_end_a_line_between_settings():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bayesemble import settings
-from bayesemble.comparison import Comparison
+from bayesemble.comparison import Comparison, gather
 from bayesemble.errors import BayesembleError
 from bayesemble.plots.gallery import data_uris
 from bayesemble.report.evidence import Example, Shown, examples, open_methods
@@ -51,13 +51,12 @@ class Details:
     """Warnings of its runs."""
 
 
-def comparison_page(folder: str | Path) -> str:
-    """The page of the comparison in a folder, as one text."""
-    folder = Path(folder)
-    comparison = Comparison.read(folder)
+def comparison_page(*folders: str | Path) -> str:
+    """The page of the comparison in a folder, or of several comparisons and runs together, as one text."""
+    comparison = gather(folders)
     columns = columns_of(comparison)
     rows = rows_of(comparison, columns)
-    shown, missing = open_methods(folder, comparison)
+    shown, missing = open_methods(Path(), comparison)  # runs are named by whole paths
     figures = Figures(comparison, shown)
     figures.draw()
     return render(
