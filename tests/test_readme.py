@@ -21,7 +21,7 @@ def test_the_python_blocks_run_in_order(tmp_path):
 
 def test_the_commands_exist_with_their_options():
     lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("bayesemble")]
-    assert len(lines) >= 4
+    assert len(lines) == 9
     for line in lines:
         command, *options = [word for word in line.split("#")[0].split()[1:] if word[0] != "-" or word[:2] == "--"]
         shown = subprocess.run(

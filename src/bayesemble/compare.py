@@ -20,14 +20,14 @@ from bayesemble.comparison import Comparison, Result
 from bayesemble.data import Split
 from bayesemble.data.sources import data_name, resolve_data, usual_epochs
 from bayesemble.errors import CheckpointError, SettingError
-from bayesemble.jobs import Job, executor_for, one_thread, score
+from bayesemble.execute.executor import thread_count
+from bayesemble.files import write_json
+from bayesemble.jobs import ONE_THREAD, Job, executor_for
 from bayesemble.methods import METHODS, DeepEnsemble, Method, make_method
 from bayesemble.methods.method import full_batch, keeps_dropout
-from bayesemble.runs import Source, write_json
+from bayesemble.runs import Source
 from bayesemble.settings import parse_value, require
 from bayesemble.workers import Board, perform_all
-
-__all__ = ["DEFAULT_METHODS", "Entry", "compare", "parse_methods", "read_command", "score"]
 
 PLAN = "plan.json"
 _DROPOUT = 0.1  # rate of the dropout layers that a method asks for
@@ -172,7 +172,7 @@ def _timed_epochs(entries: list[Entry], command: dict[str, Any], split: Split, r
 
     def pace(method: Method) -> Any:
         source, data = _source(method, 0, command["epochs"], command), (split.x_train, split.y_train)
-        with one_thread():
+        with thread_count(ONE_THREAD):
             how = executor_for(method, source)
             return measure_pace(source.task(split), method, data, source.batch_size, executor=how)
 

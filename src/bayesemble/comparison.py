@@ -11,6 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bayesemble.errors import CheckpointError
+from bayesemble.files import write_json
 
 FILE = "results.json"
 
@@ -77,10 +78,7 @@ class Comparison:
     def write(self, folder: Path) -> None:
         """Write everything as JSON, under its name in one go."""
         folder.mkdir(parents=True, exist_ok=True)
-        content = asdict(self) | {"summary": self.summary()}
-        temporary = folder / f".{FILE}.writing"
-        temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        temporary.replace(folder / FILE)
+        write_json(folder / FILE, asdict(self) | {"summary": self.summary()})
 
     @staticmethod
     def read(folder: str | Path) -> Comparison:

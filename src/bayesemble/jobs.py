@@ -16,34 +16,31 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from bayesemble import checkpoint as checkpoints
 from bayesemble.budget import gradient_evaluations
 from bayesemble.comparison import Result
 from bayesemble.counts import count_parameters
 from bayesemble.data import Split
-from bayesemble.data.sources import data_stamp, load_data
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import BayesembleError, TrainingError
-from bayesemble.execute.executor import Executor
+from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
+from bayesemble.files import write_json
 from bayesemble.fit import fit
 from bayesemble.methods import Method
 from bayesemble.methods.method import Finisher
 from bayesemble.metrics import aurc, crps, summarise
-from bayesemble.predictive import NormalPredictive, Predictive, RealPredictive
-from bayesemble.runs import Source, write_json
+from bayesemble.predictive import Predictive, RealPredictive
+from bayesemble.runs import Source, in_units, targets_of_test
 
 RESULT, PROGRESS = "result.json", "progress"
+ONE_THREAD = Loop(threads=1)
 _FEW_ROWS = 32
 _warm: set[str] = set()  # methods that this process has used before
 _CHECKPOINTS = 10  # in a run: so much of it is lost at most when it is killed
@@ -97,7 +94,7 @@ def perform(job: Job) -> Result:
     if done is not None:
         return done
     try:
-        with one_thread(), warnings.catch_warnings(record=True) as heard:
+        with thread_count(ONE_THREAD), warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             return _perform(job, heard)
     except BayesembleError as error:
@@ -115,7 +112,7 @@ def failed(job: Job, reason: str) -> Result:
 
 
 def _perform(job: Job, heard: list[warnings.WarningMessage]) -> Result:
-    split = _split(job.source)
+    split = job.source.split()
     _warm_up(job, split)
     heard.clear()
     before = _start_memory()
@@ -138,17 +135,6 @@ def _perform(job: Job, heard: list[warnings.WarningMessage]) -> Result:
     kept = {"settings": asdict(job.source), "scores": scores, "cost": cost, "notes": notes}
     write_json(job.folder / RESULT, kept)
     return Result(job.label, job.source.seed, job.run, scores, cost, notes=notes)
-
-
-def _split(source: Source) -> Split:
-    """The rows of a run, kept for the next one if that has the same: a large set takes seconds to read."""
-    texts = (source.data,) if source.ood is None else (source.data, source.ood)
-    return _load(source.data, source.seed, source.rows, source.ood, tuple(data_stamp(text) for text in texts))
-
-
-@lru_cache(maxsize=1)
-def _load(data: str, seed: int, rows: int | None, ood: str | None, _: tuple[int, ...]) -> Split:
-    return load_data(data, seed, rows, ood)
 
 
 def _warm_up(job: Job, split: Split) -> None:
@@ -193,35 +179,19 @@ def _train(job: Job, split: Split) -> tuple[Ensemble, float]:
 
 def executor_for(method: Method, source: Source) -> Executor:
     """How members of the small dense network run quickest: vectorised, but for a single one, and for dropout."""
-    return Loop(threads=1) if method.num_members == 1 or source.dropout else Vmap(threads=1)
+    return ONE_THREAD if method.num_members == 1 or source.dropout else Vmap(threads=1)
 
 
 def score(ensemble: Ensemble, split: Split) -> dict[str, float]:
     """Scores on the test rows, in the original units of the target, and on foreign rows."""
 
     def predict(inputs: Any) -> Predictive:
-        predictive = ensemble.predict(inputs)
-        if isinstance(predictive, NormalPredictive):
-            return predictive.rescale(split.target_shift, split.target_scale)
-        return predictive
+        return in_units(ensemble.predict(inputs), split)
 
-    targets = split.y_test
-    if split.num_classes is None:
-        targets = split.target_shift + split.target_scale * targets
+    targets = targets_of_test(split)
     own, foreign = predict(split.x_test), None if split.x_foreign is None else predict(split.x_foreign)
     scores = summarise(own, targets, foreign) | {"aurc": aurc(own, targets)}
     return scores | {"crps": crps(own, targets)} if isinstance(own, RealPredictive) else scores
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep torch to one thread inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _start_memory() -> float:

@@ -9,18 +9,22 @@ Paths of data are kept whole: a run folder may be moved as long as its data stay
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from bayesemble.data import Split
-from bayesemble.data.sources import load_data
+from bayesemble.data.sources import data_stamp, load_data
 from bayesemble.ensemble import Ensemble, load
 from bayesemble.errors import CheckpointError
+from bayesemble.files import write_json
 from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian
 from bayesemble.models import mlp
+from bayesemble.predictive import NormalPredictive, Predictive
 from bayesemble.task import Task
 
 SOURCE = "source.json"
@@ -44,8 +48,9 @@ class Source:
     record: bool = False
 
     def split(self) -> Split:
-        """The rows, the same each time."""
-        return load_data(self.data, self.seed, self.rows, self.ood)
+        """The rows, the same each time; the last are kept, as large sets take seconds to read and runs share them."""
+        texts = (self.data,) if self.ood is None else (self.data, self.ood)
+        return _load(self.data, self.seed, self.rows, self.ood, tuple(data_stamp(text) for text in texts))
 
     def task(self, split: Split) -> Task:
         """A small network for the data, with the likelihood that its targets ask for."""
@@ -83,6 +88,11 @@ class Source:
             raise CheckpointError(f"{path} does not say where the rows of the run come from: {error!r}") from error
 
 
+@lru_cache(maxsize=1)
+def _load(data: str, seed: int, rows: int | None, ood: str | None, _: tuple[int, ...]) -> Split:
+    return load_data(data, seed, rows, ood)
+
+
 def _check_types(found: Any) -> None:
     """Check every field, as the file may be damaged."""
     if not isinstance(found, dict):
@@ -95,15 +105,21 @@ def _check_types(found: Any) -> None:
                 raise TypeError(f"{field.name} must be {field.type}, got {value!r}")
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON; it appears under its name in one go, so that a killed process leaves all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    temporary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
 def open_run(folder: str | Path) -> tuple[Ensemble, Split]:
     """The ensemble of a run folder, and its rows."""
     source = Source.read(Path(folder))
     split = source.split()
     return load(folder, source.task(split).model), split
+
+
+def in_units(predictive: Predictive, split: Split) -> Predictive:
+    """A prediction in the original units of the target."""
+    if isinstance(predictive, NormalPredictive):
+        return predictive.rescale(split.target_shift, split.target_scale)
+    return predictive
+
+
+def targets_of_test(split: Split) -> Tensor:
+    """The targets of the test rows, in their original units."""
+    targets = torch.as_tensor(split.y_test)
+    return targets if split.num_classes is not None else split.target_shift + split.target_scale * targets

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from bayesemble import checkpoint as checkpoints
 from bayesemble import settings
 from bayesemble.data.tables import TASKS, Schema
 from bayesemble.errors import BayesembleError, CheckpointError
+from bayesemble.files import write_json
 from bayesemble.settings import require, setting
 from bayesemble.table_training import Recipe
 
@@ -84,15 +84,9 @@ class Description:
 
     def write(self, folder: Path) -> None:
         """Put it into a run folder; it appears when it is complete."""
-        text = json.dumps(self.to_json(), indent=2) + "\n"
-        temporary = folder / f".{TABLE}.{os.getpid()}.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(folder / TABLE)
+            write_json(folder / TABLE, self.to_json())
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be written to: {error}") from error
 

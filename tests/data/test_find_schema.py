@@ -9,6 +9,7 @@ from bayesemble.data.find_schema import find_schema
 from bayesemble.data.table_files import Chunk, read_rows
 from bayesemble.data.tables import TASKS, Schema
 from bayesemble.errors import BayesembleError, DataError, SettingError
+from odd_cells import ODD
 
 
 def chunk(delimiter=",", **columns):
@@ -249,52 +250,6 @@ def test_calls_that_cannot_be_honoured():
 # --- odd files ---
 
 
-ODD = [
-    "",
-    "NA",
-    "?",
-    "1",
-    "2",
-    "0.5",
-    "1,5",
-    "1.234",
-    "1,234",
-    "1e999",
-    "-inf",
-    "1e308",
-    "1e-320",
-    "9" * 400,
-    "yes",
-    "no",
-]
-ODD += [
-    "2024-01-31",
-    "0001-01-01T00:00+23:59",
-    "9999-12-31 23:59-10:00",
-    "31/12/2024",
-    "1/2/2024",
-    "2024-13-45",
-    "1.1.0000",
-]
-ODD += [
-    '"',
-    '""',
-    '"a"b',
-    'a"b',
-    '"x,y"',
-    '"x\ny"',
-    "\r",
-    "\0",
-    "é",
-    "\u2028",
-    "a",
-    "b",
-    " a ",
-    "x" * 300,
-    "-",
-    "\\N",
-    "1_000",
-]
 USUAL = [["1", "2", "3"], ["0.5", "7", ""], ["a", "b", "c"], ["yes", "no"], ["2024-01-31", "2023-05-06"], ["1,5", "2"]]
 ENCODINGS = ["utf-8"] * 6 + ["utf-8-sig", "utf-16", "latin-1", "utf-16-le"]
 

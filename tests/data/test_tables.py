@@ -14,6 +14,7 @@ from bayesemble.data.table_files import Chunk, read_rows
 from bayesemble.data.table_writing import write_rows
 from bayesemble.data.tables import Schema
 from bayesemble.errors import BayesembleError, DataError
+from odd_cells import ODD
 
 
 def chunk(delimiter=",", **columns):
@@ -255,54 +256,6 @@ def test_typed_tables_come_back_from_a_file(tmp_path_factory, rows):
         np.testing.assert_allclose(back, values, atol=1e-5 * max(1.0, kinds[name].scale))
     np.testing.assert_allclose(schema.decode_targets(encoded.targets), [row[4] for row in rows], atol=1e-3)
     assert not encoded.unlike.any()
-
-
-ODD = [
-    "",
-    "NA",
-    "?",
-    "1",
-    "2",
-    "0.5",
-    "1,5",
-    "1.234",
-    "1,234",
-    "1e999",
-    "-inf",
-    "1e308",
-    "1e-320",
-    "9" * 400,
-    "yes",
-    "no",
-]
-ODD += [
-    "2024-01-31",
-    "0001-01-01T00:00+23:59",
-    "9999-12-31 23:59-10:00",
-    "31/12/2024",
-    "1/2/2024",
-    "2024-13-45",
-    "1.1.0000",
-]
-ODD += [
-    '"',
-    '""',
-    '"a"b',
-    'a"b',
-    '"x,y"',
-    '"x\ny"',
-    "\r",
-    "\0",
-    "é",
-    "\u2028",
-    "a",
-    "b",
-    " a ",
-    "x" * 300,
-    "-",
-    "\\N",
-    "1_000",
-]
 
 
 def test_new_rows_of_any_kind_give_a_result_or_an_error_of_ours(houses):

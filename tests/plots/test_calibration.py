@@ -13,13 +13,6 @@ from bayesemble.plots.calibration import LARGEST_MARKER
 plt = pytest.importorskip("matplotlib.pyplot")
 
 
-@pytest.fixture(autouse=True)
-def _figures_are_closed():
-    yield
-    plt.close("all")
-    assert not plt.get_fignums()
-
-
 def table(seed=0):
     generator = torch.Generator().manual_seed(seed)
     probs = torch.randn(3, 200, 4, generator=generator).mul(2).softmax(-1)

@@ -22,13 +22,6 @@ ROWS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _figures_are_closed():
-    yield
-    plt.close("all")
-    assert not plt.get_fignums()
-
-
 def curve(seed=0):
     generator = torch.Generator().manual_seed(seed)
     probs = torch.randn(4, 50, 3, generator=generator).softmax(-1)

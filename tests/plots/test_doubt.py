@@ -14,13 +14,6 @@ from bayesemble.plots import plot_accuracy_against_confidence, plot_entropy, plo
 plt = pytest.importorskip("matplotlib.pyplot")
 
 
-@pytest.fixture(autouse=True)
-def _figures_are_closed():
-    yield
-    plt.close("all")
-    assert not plt.get_fignums()
-
-
 def predicted(seed=0, sharpness=2.0):
     generator = torch.Generator().manual_seed(seed)
     probs = torch.randn(3, 150, 4, generator=generator).mul(sharpness).softmax(-1)

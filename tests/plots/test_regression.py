@@ -11,13 +11,6 @@ from bayesemble.plots import plot_bands, plot_predictions
 plt = pytest.importorskip("matplotlib.pyplot")
 
 
-@pytest.fixture(autouse=True)
-def _figures_are_closed():
-    yield
-    plt.close("all")
-    assert not plt.get_fignums()
-
-
 def predicted(seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(30, generator=generator, dtype=torch.float64)

@@ -11,13 +11,6 @@ from helpers import quick_fit, small_mlp, table
 plt = pytest.importorskip("matplotlib.pyplot")
 
 
-@pytest.fixture(autouse=True)
-def _figures_are_closed():
-    yield
-    plt.close("all")
-    assert not plt.get_fignums()
-
-
 def trained(method, **options):
     with be.seeds.scoped(0):
         task = be.Task(small_mlp, be.Categorical())

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bayesemble.arrays import NumpyArray
@@ -17,8 +16,8 @@ from bayesemble.ensemble import Ensemble
 from bayesemble.errors import BayesembleError
 from bayesemble.landscape.diversity import DiversityAccuracy
 from bayesemble.plots.style import colour
-from bayesemble.predictive import ClassPredictive, NormalPredictive, Predictive, RealPredictive, doubt
-from bayesemble.runs import open_run
+from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, doubt
+from bayesemble.runs import in_units, open_run, targets_of_test
 
 _MOST_INPUTS = 6  # columns of a row that are shown
 
@@ -60,7 +59,7 @@ class Shown:
 
     def predict(self, inputs: Any) -> Predictive:
         """Predict further rows."""
-        return _in_units(self.ensemble.predict(inputs), self.split)
+        return in_units(self.ensemble.predict(inputs), self.split)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,33 +78,22 @@ def open_methods(folder: Path, comparison: Comparison) -> tuple[list[Shown], lis
     """Open the first seed of every method that has one, and say which runs could not be opened."""
     shown: list[Shown] = []
     missing: list[str] = []
-    splits: dict[int, Split] = {}  # methods with the same seed have the same rows: kept once
     for number, label in enumerate(comparison.labels):
         for result in comparison.of(label)[:1]:
             try:
-                shown.append(_open(folder, result, number, splits))
+                shown.append(_open(folder, result, number))
             except (BayesembleError, OSError, ValueError, KeyError) as error:
                 missing.append(f"The figures of {label}: its run {result.run} could not be opened: {error}")
     return shown, missing
 
 
-def _open(folder: Path, result: Result, number: int, splits: dict[int, Split]) -> Shown:
+def _open(folder: Path, result: Result, number: int) -> Shown:
     ensemble, split = open_run(folder / result.run)
-    split = splits.setdefault(result.seed, split)
-    targets = torch.as_tensor(split.y_test)
-    if split.num_classes is None:
-        targets = split.target_shift + split.target_scale * targets.double()
-    predictive = _in_units(ensemble.predict(split.x_test), split)
+    predictive = in_units(ensemble.predict(split.x_test), split)
     foreign = None
     if split.x_foreign is not None:
-        foreign = _in_units(ensemble.predict(split.x_foreign, keep_members=False), split)
-    return Shown(result.label, number, ensemble, split, targets, predictive, foreign)
-
-
-def _in_units(predictive: Predictive, split: Split) -> Predictive:
-    if isinstance(predictive, NormalPredictive):
-        return predictive.rescale(split.target_shift, split.target_scale)
-    return predictive
+        foreign = in_units(ensemble.predict(split.x_foreign, keep_members=False), split)
+    return Shown(result.label, number, ensemble, split, targets_of_test(split), predictive, foreign)
 
 
 def member_diversity(shown: Shown) -> DiversityAccuracy:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesemble.errors import MissingExtraError
+from bayesemble.files import write_text
 from bayesemble.plots.style import load_pyplot
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -76,6 +77,4 @@ def render(template: str, **context: Any) -> str:
 def write(path: Path, text: str) -> None:
     """Write a page under its name in one go."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.writing")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, text)

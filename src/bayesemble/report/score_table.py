@@ -28,7 +28,7 @@ COSTS = {
     "predict_seconds": ("Prediction", "seconds", "to predict the test rows once"),
     "gradient_evaluations": ("Gradients", "evaluations", "gradients of a batch for one network, all members"),
     "parameters": ("Parameters", "numbers", "trained numbers of all members"),
-    "peak_memory_mb": ("Memory", "MB at peak", "largest memory of the process"),
+    "peak_memory_mb": ("Memory", "MB at peak", "how far the process grew beyond libraries and data"),
 }
 
 
