@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import bayesemble
+from bayesemble import cli
 from bayesemble.cli import app
 
 
@@ -33,9 +34,12 @@ def test_help_comes_within_a_second_and_without_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_every_command_has_help_with_an_example():
-    for command in ("compare", "methods", "datasets", "score"):
-        assert "Example: bayesemble" in run(command, "--help").stdout
+def test_every_command_has_help_with_an_example_and_speaks_json():
+    assert "Example: bayesemble" in run("--help").stdout
+    for command in app.registered_commands:
+        text = run(command.callback.__name__, "--help").stdout
+        assert "Example: bayesemble" in text, command
+        assert "--json" in text, command
 
 
 def test_methods_and_datasets_as_tables_and_as_json():
@@ -164,9 +168,23 @@ def test_errors_are_one_line_and_an_exit_code(arguments, code, words, tmp_path):
 
 
 def test_debug_shows_the_traceback(tmp_path):
-    result = run("--debug", "compare", "--data", "mars", "--out", str(tmp_path))
-    assert result.returncode == 1
-    assert "Traceback" in result.stderr
+    command = ["compare", "--data", "mars", "--out", str(tmp_path)]
+    for words in (["--debug", *command], [*command, "--debug"]):
+        result = run(*words)
+        assert result.returncode == 1
+        assert "Traceback" in result.stderr
+
+
+def test_an_error_that_is_not_ours_is_one_line_too(monkeypatch, capsys):
+    def broken():
+        raise MemoryError("512 TB")
+
+    monkeypatch.setattr(cli, "app", lambda words: broken())
+    monkeypatch.setattr(sys, "argv", ["bayesemble", "methods"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    assert capsys.readouterr().err == "error: MemoryError: 512 TB; --debug shows where it comes from\n"
 
 
 def test_version():

@@ -16,13 +16,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from bayesemble import __version__, cli_tables
+from bayesemble.cli_tables import AsJson
 from bayesemble.errors import BayesembleError, MissingExtraError
 
 if TYPE_CHECKING:
     from bayesemble.comparison import Comparison
 
 app = typer.Typer(
-    help="Turn any PyTorch network into a Bayesian ensemble.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -30,8 +30,6 @@ app = typer.Typer(
 )
 out = Console()
 err = Console(stderr=True)
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 # Scores that the comparison shows, where they apply: heading, which direction is better, and digits.
 COLUMNS = {
@@ -59,24 +57,30 @@ MEANINGS = {
 
 
 def main() -> None:
-    """Run the command line; our own errors become one line, a traceback only comes with --debug."""
+    """Run the command line; errors become one line, a traceback only comes with --debug, wherever it stands."""
     # Threads that spin while they wait make a step a hundred times slower beside another busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    words = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app()
-    except BayesembleError as error:
+        app(words)
+    except Exception as error:
         if "--debug" in sys.argv:
             raise
-        err.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        ours = isinstance(error, BayesembleError)
+        told = str(error) if ours else f"{type(error).__name__}: {error}; --debug shows where it comes from"
+        err.print(f"[bold red]error:[/] {escape(told)}", highlight=False, soft_wrap=True)
         raise SystemExit(1) from None
 
 
 @app.callback(invoke_without_command=True)
 def root(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; it may stand last, too.")] = False,
 ) -> None:
-    """Turn any PyTorch network into a Bayesian ensemble."""
+    """Turn any PyTorch network into a Bayesian ensemble.
+
+    Example: bayesemble fit houses.csv --target price --out run
+    """
     if version:
         out.print(f"bayesemble {__version__}", highlight=False)
         raise typer.Exit
@@ -149,7 +153,7 @@ def compare(
                 out.print(f"{label}: {words}", highlight=False, soft_wrap=True, markup=False)
         out.print(f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}", highlight=False, soft_wrap=True)
         try:
-            _write_report([folder], folder / "report.html")
+            _write_report([folder], folder / "report.html", as_json=False)
         except MissingExtraError as error:
             err.print(f"no report: {error}", style="dim", markup=False, highlight=False, soft_wrap=True)
     if all(result.failure for result in comparison.results):
@@ -160,20 +164,28 @@ def compare(
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of comparisons on the same data, or runs of one.")],
     page: Annotated[Path | None, typer.Option("--out", help="The page; report.html in the first by default.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write the page of a comparison: verdict, table, and figures in which methods can be switched on and off.
 
     Example: bayesemble report comparison
     """
-    _write_report(folders, page or folders[0] / "report.html")
+    _write_report(folders, page or folders[0] / "report.html", as_json)
 
 
-def _write_report(folders: list[Path], page: Path) -> None:
+def _write_report(folders: list[Path], page: Path, as_json: bool) -> None:
     from bayesemble.report.comparison import comparison_page
     from bayesemble.report.page import write
 
     write(page, comparison_page(*folders))
-    out.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    _say_where("Report", page, as_json)
+
+
+def _say_where(what: str, page: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"page": str(page)}, indent=2))
+    else:
+        out.print(f"{what}: {page}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -182,6 +194,7 @@ def landscape(
     page: Annotated[Path | None, typer.Option("--out", help="The page; RUN/landscape.html by default.")] = None,
     resolution: Annotated[int, typer.Option(help="Networks along each side of a plane.")] = 25,
     epochs: Annotated[int, typer.Option(help="Passes over the data that train a curve between two members.")] = 30,
+    as_json: AsJson = False,
 ) -> None:
     """Show where the members of a run lie and what lies between them, on one page.
 
@@ -201,7 +214,7 @@ def landscape(
         parts[name]()
     target = page or run / "landscape.html"
     write(target, made.render(f"The landscape of {run}"))
-    out.print(f"Page: {target}", highlight=False, soft_wrap=True)
+    _say_where("Page", target, as_json)
 
 
 @app.command()

@@ -27,7 +27,6 @@ _NUMBER = re.compile(r"-[0-9.].*")
 _TRAINING = "Training"
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 Run = Annotated[Path, typer.Argument(help="Folder of a run, as `fit` made it.")]
 Scored = Annotated[
     Path | None, typer.Argument(help="CSV or Parquet file with targets; by default the rows that `fit` held out.")
@@ -98,7 +97,6 @@ def fit(
     validation_fraction: Annotated[float | None, _training("Share of the rows for early stopping; 0.2.")] = None,
     patience: Annotated[int | None, _training("Epochs without a better loss before it stops.")] = None,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Learn from the rows of a table, and say how good and how calibrated the result is.
 
@@ -137,7 +135,6 @@ def predict(
     level: Annotated[float, typer.Option(help="Probability of the interval from low to high.")] = 0.9,
     keep: Annotated[str, typer.Option(help="Columns of the file to copy, separated by commas.")] = "",
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Predict the rows of a table, with both parts of the doubt, an interval, and rows unlike the training data.
 
@@ -159,7 +156,7 @@ def predict(
     _say(words)
 
 
-def evaluate(run: Run, file: Scored = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def evaluate(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
     """Score a run on rows with targets, in numbers and in words.
 
     Example: bayesemble evaluate run houses-2025.csv
@@ -179,7 +176,7 @@ def evaluate(run: Run, file: Scored = None, as_json: AsJson = False, debug: Debu
     _say(found["words"])
 
 
-def diagnose(run: Run, file: Scored = None, as_json: AsJson = False, debug: Debug = False) -> None:
+def diagnose(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
     """Examine a run: do its members differ, which does the data prefer, how calibrated is it.
 
     Example: bayesemble diagnose run

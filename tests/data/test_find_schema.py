@@ -9,7 +9,7 @@ from bayesemble.data.find_schema import find_schema
 from bayesemble.data.table_files import Chunk, read_rows
 from bayesemble.data.tables import TASKS, Schema
 from bayesemble.errors import BayesembleError, DataError, SettingError
-from odd_cells import ODD
+from odd_tables import odd_table
 
 
 def chunk(delimiter=",", **columns):
@@ -248,32 +248,6 @@ def test_calls_that_cannot_be_honoured():
 
 
 # --- odd files ---
-
-
-USUAL = [["1", "2", "3"], ["0.5", "7", ""], ["a", "b", "c"], ["yes", "no"], ["2024-01-31", "2023-05-06"], ["1,5", "2"]]
-ENCODINGS = ["utf-8"] * 6 + ["utf-8-sig", "utf-16", "latin-1", "utf-16-le"]
-
-
-def odd_table(generator):
-    """The bytes of a table whose columns are of one kind, mostly, with a few odd cells."""
-    sign, width = generator.choice(",;\t"), generator.randint(1, 6)
-    names = [generator.choice(["y", "a", "b", "c d", "e", "", '"q;"', "f,g"]) for _ in range(width)]
-    if generator.random() < 0.9:
-        names = ["y", *(f"c{i}" for i in range(1, width))]
-    usual = [generator.sample(ODD, 2) if generator.random() < 0.3 else generator.choice(USUAL) for _ in range(width)]
-    if generator.random() < 0.7:
-        usual[0] = generator.choice([["1", "2"], ["0.5", "7"], ["a", "b", "c"], ["yes", "no"], ["0", "30", "2.5"]])
-    oddness = generator.choice([0, 0, 0.02, 0.3])
-    lines = [sign.join(names)]
-    for _ in range(generator.choice([0, 1, 3, 10, 25, 30])):
-        cells = [
-            generator.choice(ODD) if generator.random() < oddness else generator.choice(column) for column in usual
-        ]
-        cells = [f'"{cell}"' if sign in cell and '"' not in cell else cell for cell in cells]
-        lines.append(sign.join(cells[: -1 if generator.random() < oddness / 10 else None]))
-    return (
-        generator.choice(["\n", "\n", "\r\n", "\r"]).join(lines).encode(generator.choice(ENCODINGS), errors="replace")
-    )
 
 
 def test_odd_files_give_a_result_or_an_error_of_ours(tmp_path):

@@ -14,7 +14,7 @@ from bayesemble.data.table_files import Chunk, read_rows
 from bayesemble.data.table_writing import write_rows
 from bayesemble.data.tables import Schema
 from bayesemble.errors import BayesembleError, DataError
-from odd_cells import ODD
+from odd_tables import ODD
 
 
 def chunk(delimiter=",", **columns):
