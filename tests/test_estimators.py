@@ -132,8 +132,10 @@ def test_training_stops_where_the_held_out_loss_is_lowest_and_takes_all_rows_of_
     losses = [row["validation_loss"] for row in stopped.ensemble_.history]
     assert stopped.n_iter_ == np.argmin(losses) + 1 + 3
     assert stopped.ensemble_.task.num_data == 108
-    few = EnsembleRegressor(**options).fit(x[:99], y[:99])
-    assert (few.n_iter_, few.ensemble_.task.num_data) == (60, 99)
+    some = EnsembleRegressor(**options).fit(x[:50], y[:50])
+    assert some.ensemble_.task.num_data == 40, "ten are the fewest to stop by"
+    few = EnsembleRegressor(**options).fit(x[:49], y[:49])
+    assert (few.n_iter_, few.ensemble_.task.num_data) == (60, 49)
     for unable in (EnsembleRegressor(**QUICK, early_stopping=False), EnsembleRegressor("swag", **QUICK | OWN["swag"])):
         assert unable.fit(x, y).ensemble_.task.num_data == 120
 
@@ -215,6 +217,21 @@ def test_a_fitted_estimator_can_be_pickled(name, embedding):
     again = pickle.loads(pickle.dumps(estimator))
     np.testing.assert_array_equal(again.predict(x), estimator.predict(x))
     assert again.get_params() == estimator.get_params()
+
+
+def test_names_of_columns_are_learnt_and_checked():
+    pandas = pytest.importorskip("pandas")
+    x, y = rows(60)
+    frame = pandas.DataFrame(x, columns=["a", "b", "c"])
+    named, plain = (EnsembleRegressor(**QUICK, random_state=0).fit(values, y) for values in (frame, x))
+    assert list(named.feature_names_in_) == ["a", "b", "c"]
+    np.testing.assert_array_equal(named.predict(frame), plain.predict(x))
+    with pytest.raises(ValueError, match="feature names should match"):
+        named.predict(frame[["b", "a", "c"]])
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        named.predict(x)
+    as_frame = EnsembleClassifier(**QUICK).fit(frame, pandas.Series(np.where(y > y.mean(), "high", "low")))
+    assert set(as_frame.predict(frame)) <= {"high", "low"}
 
 
 def test_it_serves_inside_other_tools_of_scikit_learn():

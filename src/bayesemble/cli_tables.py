@@ -94,7 +94,7 @@ def fit(
     dropout: Annotated[float | None, _training("Rate of dropout layers in training; 0.")] = None,
     prior_std: Annotated[float | None, _training("Standard deviation of the prior of the weights; 1.")] = None,
     early_stopping: Annotated[bool | None, _training("Stop by the loss on further held-out rows.")] = None,
-    validation_fraction: Annotated[float | None, _training("Share of the rows for early stopping; 0.2.")] = None,
+    validation_fraction: Annotated[float | None, _training("Share of the rows for early stopping; 0.1.")] = None,
     patience: Annotated[int | None, _training("Epochs without a better loss before it stops.")] = None,
     as_json: AsJson = False,
 ) -> None:

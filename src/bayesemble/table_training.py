@@ -37,7 +37,7 @@ _LEARNING_RATE = 1e-3
 _DROPOUT = 0.1  # of a method that needs dropout layers
 _LARGE = 10_000  # rows
 _STEPS = 3000  # gradient steps that a small table is given at most
-_FEWEST_HELD_OUT = 10  # rows without which "auto" does not stop early
+_FEWEST_HELD_OUT = 10  # rows that "auto" stops by, and only if they are at most a fifth
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Recipe:
     dropout: float = setting(0.0, "rate of dropout layers in training")
     prior_std: float = setting(1.0, "standard deviation of the normal prior of the weights")
     early_stopping: bool | str = setting("auto", "whether to stop by the loss on held-out rows: true, false or auto")
-    validation_fraction: float = setting(0.2, "share of the training rows that are held out for early stopping")
+    validation_fraction: float = setting(0.1, "share of the training rows that are held out for early stopping")
     patience: int | None = setting(None, "epochs without a better loss after which training stops")
 
     def make_method(self) -> Method:
@@ -91,13 +91,13 @@ class Recipe:
                 f"{self.method} needs training to go on to the end, so early_stopping=True cannot be honoured; "
                 'use "auto" or False'
             )
-        if wish is False or not able or (wish == "auto" and share * len(y) < _FEWEST_HELD_OUT):
+        if wish is False or not able or (wish == "auto" and len(y) < 5 * _FEWEST_HELD_OUT):
             return chosen
         shuffled = np.random.default_rng(seed).permutation(len(y))
         if labels:
             # Sorted by class, in random order within each: rows at equal distances are of each class its share.
             shuffled = shuffled[np.argsort(y[shuffled], kind="stable")]
-        num = max(round(share * len(y)), 1)
+        num = max(round(share * len(y)), 1 if wish is True else _FEWEST_HELD_OUT)
         chosen[shuffled[((np.arange(num) + 0.5) * len(y) / num).astype(int)]] = True
         if labels:
             chosen &= np.isin(y, y[~chosen])  # a class that would be held out altogether stays

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.errors import DataError, SettingError
+from bayesemble.methods import make_method
 from bayesemble.patching import COMPONENTS
 from bayesemble.seeds import scoped
 from helpers import all_leaves, largest_difference, norm_convnet, norm_mlp, quick_fit, small_mlp, table
@@ -297,3 +298,11 @@ def test_the_output_is_found_by_running_the_network():
 
     ensemble = quick_fit(task(HeadFirst), table(), be.EMP(select="output"))
     assert set(ensemble.state.slots["patches"]) == {"head.weight", "head.bias"}
+
+
+def test_wishes_of_any_form_are_taken_by_name_and_others_refused():
+    for wish in (["first", "last"], nn.LayerNorm, (nn.Linear, nn.LayerNorm), lambda name, _: True):
+        assert make_method("ecmp", select=wish).select == wish
+    for wish in (3, None, True):
+        with pytest.raises(be.SettingError, match="setting 'select' of 'ecmp' must be"):
+            make_method("ecmp", select=wish)

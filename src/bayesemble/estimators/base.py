@@ -45,8 +45,8 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         dropout: Rate of dropout layers in training. The method "mc_dropout" has 0.1 if this is 0.
         prior_std: Standard deviation of the normal prior of the weights.
         early_stopping: Whether to hold rows out and stop when the loss on them no longer falls. "auto": if the
-            method can, and at least 10 rows would be held out.
-        validation_fraction: Share of the rows to hold out.
+            method can, and there are at least 50 rows.
+        validation_fraction: Share of the rows to hold out; "auto" takes at least 10.
         patience: Epochs without a better loss after which training stops; None is an eighth of all, at least 5.
         random_state: None, a number or a `RandomState`.
         method__...: Settings of the method.
@@ -68,7 +68,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         dropout: float = 0.0,
         prior_std: float = 1.0,
         early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.2,
+        validation_fraction: float = 0.1,
         patience: int | None = None,
         random_state: Any = None,
         **method__settings: Any,

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from bayesemble.errors import SettingError
 from bayesemble.methods.deep_ensemble import DeepEnsemble
@@ -86,7 +87,9 @@ def make_method(name: str, **settings: Any) -> Method:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value is of the type that a field declares; whole numbers serve as real ones, truths do not."""
-    kinds = get_args(hint) or (hint,)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     if isinstance(value, bool):
         return bool in kinds
-    return isinstance(value, tuple(kinds)) or (isinstance(value, int) and float in kinds)
+    return isinstance(value, tuple(get_origin(kind) or kind for kind in kinds)) or (
+        isinstance(value, int) and float in kinds
+    )
