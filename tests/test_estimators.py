@@ -225,7 +225,7 @@ def test_names_of_columns_are_learnt_and_checked():
     frame = pandas.DataFrame(x, columns=["a", "b", "c"])
     named, plain = (EnsembleRegressor(**QUICK).fit(values, y) for values in (frame, x))
     assert list(named.feature_names_in_) == ["a", "b", "c"]
-    np.testing.assert_array_equal(named.predict(frame), plain.predict(x))
+    np.testing.assert_allclose(named.predict(frame), plain.predict(x), rtol=1e-12)
     with pytest.raises(ValueError, match="feature names should match"):
         named.predict(frame[["b", "a", "c"]])
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
