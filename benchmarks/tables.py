@@ -9,13 +9,13 @@ splits 10 to 14 (`--first 10`), and protein, which has only five, was not looked
 
 NLL needs a distribution, so each competitor is helped to one. Models of the mean get normal noise, the same for all
 rows, whose standard deviation is that of their errors when each fifth of the training rows is predicted from the others
-(TabM: of its errors on the rows that stop its training). The forest has 300 trees, whose votes get one more for every
-class, or a single vote against all others would cost infinitely much. Gradient boosting has its defaults. The network
-(MLP) has standardised inputs and early stopping, else its defaults. The Gaussian process has an RBF kernel with a scale
-for each column plus noise (for classes one scale, without noise), and is given at most 1,000 rows. TabM has piecewise
-linear embeddings, its own defaults but 2 blocks of 128 units and 16 members, which two processor cores can train, AdamW
-at a rate of 0.002, batches of 256 rows and patience of 16 epochs. Seconds are processor time of training once, and
-predicting.
+(forest: each row from the trees that did not see it; TabM: of its errors on the rows that stop its training). The
+forest has 300 trees, whose votes get one more for every class, or a single vote against all others would cost
+infinitely much. Gradient boosting has its defaults. The network (MLP) has standardised inputs and early stopping, else
+its defaults. The Gaussian process has an RBF kernel with a scale for each column plus noise (for classes one scale,
+without noise), and is given at most 1,000 rows. TabM has piecewise linear embeddings, its own defaults but 2 blocks of
+128 units and 16 members, which two processor cores can train, AdamW at a rate of 0.002, batches of 256 rows, patience
+of 16 epochs and at most 5,000 steps. Seconds are processor time of training once, and predicting.
 
 One line per run goes to the output file as it is done; a run that is there already is not repeated. Mean ranks are
 over sets, by the mean over splits.
@@ -66,6 +66,7 @@ CLASSES = {
 SETS = (*CLASSES, "diabetes", *FILES)
 TREES = 300
 GAUSSIAN_PROCESS_ROWS = 1000
+TABM_STEPS = 5000
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,11 @@ def scikit(classifier: Any, regressor: Any) -> Callable[[Split, int], tuple[be.P
         found = model.predict_proba(split.x_test) if split.classes else model.predict(split.x_test)
         seconds = time.process_time() - start
         if not split.classes:
-            folds = KFold(5, shuffle=True, random_state=seed)
-            errors = split.y - cross_val_predict(clone(model), split.x, split.y, cv=folds)
-            return be.Predictive.from_normal(found, np.sqrt(np.mean(errors**2))), seconds
+            if isinstance(model, RandomForestRegressor):
+                unseen = model.oob_prediction_
+            else:
+                unseen = cross_val_predict(clone(model), split.x, split.y, cv=KFold(5, shuffle=True, random_state=seed))
+            return be.Predictive.from_normal(found, np.sqrt(np.mean((split.y - unseen) ** 2))), seconds
         if isinstance(model, RandomForestClassifier):
             found = (TREES * found + 1) / (TREES + split.classes)
         return be.Predictive.from_probs(found), seconds
@@ -175,8 +178,8 @@ def tabm(split: Split, seed: int) -> tuple[be.Predictive, float]:
         loss = functional.nll_loss(found.log(), y[held]) if split.classes else (found - y[held]).square().mean()
         return float(loss)
 
-    best, patience, state = float("inf"), 16, network.state_dict()
-    while patience:
+    best, patience, state, steps = float("inf"), 16, network.state_dict(), 0
+    while patience and steps < TABM_STEPS:
         network.train()
         for batch in kept[torch.randperm(len(kept))].split(256):
             found = network(x[batch]).flatten(0, 1)
@@ -189,6 +192,7 @@ def tabm(split: Split, seed: int) -> tuple[be.Predictive, float]:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            steps += 1
         network.eval()
         patience -= 1
         if (score := held_out_loss()) < best:
@@ -202,7 +206,7 @@ def tabm(split: Split, seed: int) -> tuple[be.Predictive, float]:
 
 MODELS: dict[str, Callable[[Split, int], tuple[be.Predictive, float]]] = {
     "ensemble": ensemble,
-    "random forest": scikit(RandomForestClassifier(TREES), RandomForestRegressor(TREES)),
+    "random forest": scikit(RandomForestClassifier(TREES), RandomForestRegressor(TREES, oob_score=True)),
     "boosting": scikit(HistGradientBoostingClassifier(), HistGradientBoostingRegressor()),
     "gaussian process": gaussian_process,
     "mlp": scikit(
