@@ -11,11 +11,12 @@ NLL needs a distribution, so each competitor is helped to one. Models of the mea
 rows, whose standard deviation is that of their errors when each fifth of the training rows is predicted from the others
 (forest: each row from the trees that did not see it; TabM: of its errors on the rows that stop its training). The
 forest has 300 trees, whose votes get one more for every class, or a single vote against all others would cost
-infinitely much. Gradient boosting has its defaults. The network (MLP) has standardised inputs and early stopping, else
-its defaults. The Gaussian process has an RBF kernel with a scale for each column plus noise (for classes one scale,
-without noise), and is given at most 1,000 rows. TabM has piecewise linear embeddings, its own defaults but 2 blocks of
-128 units and 16 members, which two processor cores can train, AdamW at a rate of 0.002, batches of 256 rows, patience
-of 16 epochs and at most 5,000 steps. Seconds are processor time of training once, and predicting.
+infinitely much. Gradient boosting has its defaults. The network (MLP) has standardised inputs and targets and up to
+1,000 epochs, else its defaults. The Gaussian process has an RBF kernel with a scale for each column plus noise (for
+classes one scale, without noise), and is given at most 1,000 rows. TabM has piecewise linear embeddings, its own
+defaults but 2 blocks of 128 units and 16 members, which two processor cores can train, AdamW at a rate of 0.002,
+batches of 256 rows, patience of 16 epochs and at most 5,000 steps. Seconds are processor time of training once, and
+predicting.
 
 One line per run goes to the output file as it is done; a run that is there already is not repeated. Mean ranks are
 over sets, by the mean over splits.
@@ -37,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 from sklearn import datasets
 from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
@@ -210,8 +212,11 @@ MODELS: dict[str, Callable[[Split, int], tuple[be.Predictive, float]]] = {
     "boosting": scikit(HistGradientBoostingClassifier(), HistGradientBoostingRegressor()),
     "gaussian process": gaussian_process,
     "mlp": scikit(
-        make_pipeline(StandardScaler(), MLPClassifier(early_stopping=True, max_iter=1000)),
-        make_pipeline(StandardScaler(), MLPRegressor(early_stopping=True, max_iter=1000)),
+        make_pipeline(StandardScaler(), MLPClassifier(max_iter=1000)),
+        TransformedTargetRegressor(
+            make_pipeline(StandardScaler(), MLPRegressor(max_iter=1000)),
+            transformer=StandardScaler(),
+        ),
     ),
     "tabm": tabm,
 }
@@ -246,7 +251,8 @@ def ranks(rows: list[dict[str, Any]], score: str, sets: list[str], models: list[
     for name in sets:
         values = {model: found[score] for model in models if (found := means(rows, name, model))}
         for model, value in values.items():
-            below, same = (sum(getattr(other, how)(value) for other in values.values()) for how in ("__lt__", "__eq__"))
+            below = sum(other < value for other in values.values())
+            same = sum(other == value for other in values.values())
             places[model].append(below + (same + 1) / 2)
     return {model: statistics.fmean(found) for model, found in places.items() if found}
 
