@@ -165,6 +165,16 @@ def test_probing_leaves_the_members_as_they_are():
     assert all(torch.equal(members.params[name], before.params[name]) for name in members.params)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_that_batch_norm_enlarges_does_not_count_against_vmap(seed):
+    """Columns that are nearly the same: the few rows that are compared differ little in all of them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(2, 40, 1, generator=generator) + 1e-3 * torch.randn(2, 40, 16, generator=generator)
+    y = torch.randn(2, 40, 2, generator=generator)
+    task = be.Task(lambda: mlp(16, [50], 2, norm=True, input_norm=True, norm_scale=0.2), be.Gaussian(0.7), prior=None)
+    quick_fit(task, be.PerMember(x, y), be.DeepEnsemble(num_members=2), executor="vmap", epochs=1, batch_size=20)
+
+
 def test_gradients_that_are_zero_but_for_rounding_do_not_count_against_vmap():
     """A bias in front of batch norm has no effect; what autograd finds there is the rounding of the other gradients."""
     generator = torch.Generator().manual_seed(0)
