@@ -6,7 +6,7 @@ import bayesemble as be
 from bayesemble.errors import SettingError
 from bayesemble.initialise import fresh_module
 from bayesemble.seeds import scoped
-from bayesemble.table_training import Recipe, table_network, train
+from bayesemble.table_training import Recipe, own_defaults, table_network, train
 
 QUICK = Recipe(settings={"num_members": 2}, width=8, depth=0, epochs=3, batch_size=16)
 
@@ -24,6 +24,15 @@ def trained(recipe: Recipe, folder=None, seed: int = 0) -> be.Ensemble:
     held_out = recipe.hold_out(method, y, False, seed)
     inputs = (numbers, codes)
     return train(recipe, method, network, be.HeteroscedasticGaussian(), inputs, y, held_out, seed, folder)
+
+
+def test_the_rate_falls_unless_networks_are_gathered_on_the_way():
+    falling = {name for name in be.METHODS if own_defaults(name, {}).get("schedule") == "cosine"}
+    assert falling >= {"map", "deep_ensemble", "repulsive", "svgd", "ecmp", "explicit"}
+    assert not falling & {"swag", "subspace", "snapshot", "csgmcmc", "hmc"}
+    assert Recipe().make_method().schedule == "cosine"
+    assert Recipe(settings={"schedule": "constant"}).make_method().schedule == "constant"
+    assert Recipe("repulsive", {"sequential": True}).make_method().schedule == "constant"
 
 
 def test_gradient_methods_learn_at_one_rate_and_samplers_at_their_own():
@@ -102,7 +111,7 @@ def test_training_goes_on_from_its_folder_to_the_same_bits(tmp_path):
 
 def test_early_stopping_holds_rows_out():
     ensemble = trained(QUICK)
-    assert ensemble.task.num_data == 48
+    assert ensemble.task.num_data == 50, "ten of sixty are the fewest to stop by"
     assert "validation_loss" in ensemble.history[-1]
     assert trained(Recipe("swag", {"num_members": 1, "start": 0.5, "rank": 2}, width=8, epochs=4)).task.num_data == 60
 

@@ -58,10 +58,9 @@ class Recipe:
     patience: int | None = setting(None, "epochs without a better loss after which training stops")
 
     def make_method(self) -> Method:
-        """The method; a gradient method learns at a rate of 0.001 unless told otherwise."""
+        """The method, with the defaults of `own_defaults`."""
         require(isinstance(self.method, str), f"method is one of {', '.join(METHODS)}, got {self.method!r}")
-        slow = issubclass(method_class(self.method), ParticleMethod)
-        return make_method(self.method, **(({"learning_rate": _LEARNING_RATE} if slow else {}) | dict(self.settings)))
+        return make_method(self.method, **(own_defaults(self.method, self.settings) | dict(self.settings)))
 
     def make_network(
         self, method: Method, numbers: NumpyArray, category_sizes: list[int], num_outputs: int
@@ -113,6 +112,17 @@ def table_network(*, edges: Any = None, offset: float = 0.0, **settings: Any) ->
         with torch.no_grad():
             network.output.bias.add_(offset)
     return network
+
+
+def own_defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that differ from those of the method: gradient methods learn at 0.001, falling along half a cosine.
+
+    The rate does not fall if the method gathers networks along training, or trains its members in turn.
+    """
+    if not issubclass(method_class(name), ParticleMethod):
+        return {}
+    falls = can_stop_early(make_method(name, **settings))
+    return {"learning_rate": _LEARNING_RATE} | ({"schedule": "cosine"} if falls else {})
 
 
 def can_stop_early(method: Method) -> bool:

@@ -23,7 +23,7 @@ from bayesemble.members import State
 from bayesemble.methods import METHODS, method_class
 from bayesemble.predictive import Predictive
 from bayesemble.settings import require
-from bayesemble.table_training import Recipe, train
+from bayesemble.table_training import Recipe, own_defaults, train
 
 _NESTED = "method__"
 _OWN = ("num_members", "learning_rate")  # settings of a method that are parameters of the estimator itself
@@ -38,7 +38,8 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         num_members: Independently started members; None is the method's own default. The method "map" has one.
         epochs: Passes over the rows, at most; None takes 3000 steps, but 20 passes at least and 200 at most.
         batch_size: Rows per step; None takes a sixteenth of all, between 16 and 256. Methods such as hmc take all.
-        learning_rate: None is 0.001, or the method's own default for samplers.
+        learning_rate: None is 0.001, or the method's own default for samplers; it falls along half a cosine unless
+            the method gathers networks along training, or method__schedule says otherwise.
         width: Units of each layer; None is 64, or 128 from 10,000 rows on.
         depth: Residual blocks of the network.
         embedding: What numbers become at the input: "periodic", "piecewise" or "none".
@@ -95,8 +96,11 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters; those of the method too that were given, and if deep, also those at their defaults."""
         known = deep and isinstance(self.method, str) and self.method in METHODS
-        own = {f.name: f.default for f in fields(method_class(self.method)) if f.name not in _OWN} if known else {}
-        return super().get_params(deep=False) | {_NESTED + name: value for name, value in own.items()} | self._settings
+        own: dict[str, Any] = {}
+        if known:
+            own = {f.name: f.default for f in fields(method_class(self.method))} | own_defaults(self.method, {})
+        nested = {_NESTED + name: value for name, value in own.items() if name not in _OWN}
+        return super().get_params(deep=False) | nested | self._settings
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; those of the method as `method__name`."""
