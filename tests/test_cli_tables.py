@@ -190,9 +190,13 @@ def test_the_bar_shows_rows_where_there_is_a_terminal(call, run, houses, tmp_pat
 
 def test_control_c_leaves_a_run_that_the_same_command_finishes(call, houses, tmp_path):
     options = [houses, "--target", "price", "--method", "map", "--width", "8", "--batch-size", "4"]
-    options = [*map(str, options), "--epochs", "100", "--patience", "100"]
+    options = [*map(str, options), "--epochs", "60", "--patience", "60"]
     command = [sys.executable, "-m", "bayesemble", "fit", *options, "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+
+    def listen():  # what a shell starts in the background ignores Ctrl-C, and so would this
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ, preexec_fn=listen)
     for _ in range(600):
         if list(tmp_path.glob("run/checkpoint-*")):
             break
