@@ -15,8 +15,8 @@ infinitely much. Gradient boosting has its defaults. The network (MLP) has stand
 1,000 epochs, else its defaults. The Gaussian process has an RBF kernel with a scale for each column plus noise (for
 classes one scale, without noise), and is given at most 1,000 rows. TabM has piecewise linear embeddings, its own
 defaults but 2 blocks of 128 units and 16 members, which two processor cores can train, AdamW at a rate of 0.002,
-batches of 256 rows, patience of 16 epochs and at most 5,000 steps. Seconds are processor time of training once, and
-predicting.
+batches of 256 rows, patience of 16 epochs and at most 5,000 steps; it is had by
+`pip install --no-deps tabm rtdl_num_embeddings`. Seconds are processor time of training once, and predicting.
 
 One line per run goes to the output file as it is done; a run that is there already is not repeated. Mean ranks are
 over sets, by the mean over splits.

@@ -176,10 +176,10 @@ def test_debug_shows_the_traceback(tmp_path):
 
 
 def test_an_error_that_is_not_ours_is_one_line_too(monkeypatch, capsys):
-    def broken():
+    def broken(words):
         raise MemoryError("512 TB")
 
-    monkeypatch.setattr(cli, "app", lambda words: broken())
+    monkeypatch.setattr(cli, "app", broken)
     monkeypatch.setattr(sys, "argv", ["bayesemble", "methods"])
     with pytest.raises(SystemExit) as end:
         cli.main()
