@@ -1,17 +1,41 @@
 """Networks and data that many tests share, and a quiet way to train."""
 
+import warnings
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.predictive import NormalPredictive, PoissonPredictive
 
 
 def quick_fit(task: be.Task, data: Any, method: Any = None, **options: Any) -> be.Ensemble:
     """Train silently, for few epochs, in the loop, unless told otherwise."""
     defaults = {"epochs": 2, "batch_size": 16, "executor": "loop", "progress": False}
     return be.fit(task, method or be.DeepEnsemble(num_members=3), data, **(defaults | options))
+
+
+def oracle(name: str) -> Any:
+    """Another library to agree with; what it warns of while it is imported is not our concern."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(name)
+
+
+def weighted_normals(generator: torch.Generator, members: int = 3, rows: int = 12) -> tuple[NormalPredictive, Tensor]:
+    """Members of unequal weight that stand apart, and targets inside, between and far outside of them."""
+    means, stds, targets = (torch.randn(members, rows, generator=generator, dtype=torch.float64) for _ in range(3))
+    weights = torch.rand(members, generator=generator, dtype=torch.float64) + 0.1
+    return be.Predictive.from_normal(3 * means, stds.exp(), weights), 4 * targets[0]
+
+
+def poissons(rates: Any, weights: Any = None) -> PoissonPredictive:
+    """A mixture of Poisson distributions with rates `(member, row)`."""
+    rates = torch.as_tensor(rates, dtype=torch.float64)
+    weights = torch.ones(len(rates)) if weights is None else torch.as_tensor(weights)
+    return PoissonPredictive(weights.double() / weights.sum(), rates)
 
 
 def table(num_rows: int = 48, num_features: int = 4, seed: int = 0) -> tuple[Tensor, Tensor]:

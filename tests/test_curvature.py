@@ -84,6 +84,24 @@ def test_a_normal_with_a_variance_head_has_its_fisher_information():
     torch.testing.assert_close(roots @ roots.mT, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("degrees", [3, 4, 9])
+def test_heavy_tails_with_a_variance_head_have_their_fisher_information(degrees):
+    """The mean of the second derivative over targets, by quadrature."""
+    likelihood = be.HeteroscedasticStudent(degrees)
+    one = network(likelihood=likelihood)
+    outputs = torch.tensor([0.3, -1.0], dtype=torch.float64)
+    roots = output_roots(one.task, outputs[None], torch.tensor([[50.0]], dtype=torch.float64), one.params)[0]
+    angles = torch.linspace(-1, 1, 2002, dtype=torch.float64)[1:-1] * math.pi / 2
+    targets, sizes = angles.tan()[:, None], math.pi / 2001 / angles.cos().square()
+
+    def log_prob(own: Tensor) -> Tensor:
+        return likelihood.log_prob(own.expand(len(targets), 2), targets, {})
+
+    shares = log_prob(outputs).exp() * sizes
+    expected = torch.autograd.functional.hessian(lambda own: -(shares * log_prob(own)).sum(), outputs)
+    torch.testing.assert_close(roots @ roots.T, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_learned_noise_counts_for_each_output():
     one = network(likelihood=be.Gaussian("learned"), names=["0.weight"])
     one.params["likelihood.log_noise"].copy_(torch.tensor([0.5, -1.0]))

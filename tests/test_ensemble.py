@@ -69,6 +69,7 @@ def test_dropout_is_off_in_prediction():
         (be.Gaussian(noise=0.5), 1, "real"),
         (be.Gaussian(noise="learned"), 1, "real"),
         (be.HeteroscedasticGaussian(), 2, "real"),
+        (be.HeteroscedasticStudent(degrees=7), 2, "real"),
         (be.Poisson(), 1, "count"),
         (be.Bernoulli(), 1, "label"),
         (be.Categorical(), 2, "label"),

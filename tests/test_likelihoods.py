@@ -5,8 +5,15 @@ import torch
 from torch import distributions
 
 from bayesemble.errors import DataError, SettingError
-from bayesemble.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
-from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive
+from bayesemble.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    HeteroscedasticStudent,
+    Poisson,
+)
+from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, StudentPredictive
 
 MEMBERS, ROWS = 3, 5
 
@@ -25,6 +32,8 @@ CASES = [
     (Gaussian("learned"), (3,), (3,), None),
     (HeteroscedasticGaussian(), (2,), (1,), None),
     (HeteroscedasticGaussian(), (6,), (3,), None),
+    (HeteroscedasticStudent(), (2,), (1,), None),
+    (HeteroscedasticStudent(7), (6,), (3,), None),
     (Poisson(), (), (), 9),
     (Poisson(), (1,), (1,), 9),
     (Poisson(), (2,), (2,), 9),
@@ -119,6 +128,16 @@ def test_heteroscedastic_gaussian_reads_means_and_softplus_variances(generator):
     torch.testing.assert_close(HeteroscedasticGaussian().log_prob(outputs, targets, {}), expected)
 
 
+@pytest.mark.parametrize("degrees", [3, 4, 10])
+def test_heavy_tails_have_the_variance_of_the_second_head(degrees, generator):
+    outputs, targets = normal(generator, ROWS, 4), 9 * normal(generator, ROWS, 2)
+    variances = torch.nn.functional.softplus(outputs[:, 2:]) + 1e-6
+    student = distributions.StudentT(degrees, outputs[:, :2], (variances * (degrees - 2) / degrees).sqrt())
+    torch.testing.assert_close(student.variance, variances)
+    expected = student.log_prob(targets).sum(-1)
+    torch.testing.assert_close(HeteroscedasticStudent(degrees).log_prob(outputs, targets, {}), expected)
+
+
 def test_poisson_is_that_of_torch_distributions_with_log_rates(generator):
     log_rates, counts = normal(generator, ROWS), torch.tensor([0, 1, 2, 10, 100])
     expected = distributions.Poisson(log_rates.exp()).log_prob(counts.double())
@@ -200,6 +219,7 @@ def test_each_likelihood_has_its_kind_of_predictive(generator):
         Bernoulli(): ClassPredictive,
         Gaussian(): NormalPredictive,
         HeteroscedasticGaussian(): NormalPredictive,
+        HeteroscedasticStudent(): StudentPredictive,
         Poisson(): PoissonPredictive,
     }
     for likelihood, kind in kinds.items():

@@ -12,10 +12,10 @@ from bayesemble.errors import DataError, SettingError
 from bayesemble.predictive import (
     ClassPredictive,
     NormalPredictive,
-    PoissonPredictive,
     Predictive,
     match_targets,
 )
+from helpers import poissons
 
 WEIGHTS = [0.5, 0.125, 0.375]
 
@@ -29,12 +29,6 @@ def random_normals(generator, shape=(3, 6), weights=WEIGHTS):
     means = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
     stds = torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1
     return Predictive.from_normal(means, stds, weights)
-
-
-def poissons(rates, weights=None):
-    rates = torch.tensor(rates, dtype=torch.float64)
-    weights = torch.ones(len(rates)) / len(rates) if weights is None else torch.tensor(weights)
-    return PoissonPredictive(weights.double(), rates)
 
 
 def random_poissons(generator):

@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from bayesemble.data.find_schema import find_schema
 from bayesemble.data.table_files import Chunk
 from bayesemble.metrics import summarise
 from bayesemble.metrics.calibration import expected_calibration_error
-from bayesemble.predictive import NormalPredictive, PoissonPredictive, Predictive
+from bayesemble.predictive import NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
 from bayesemble.table_targets import baseline_of, columns_of, in_units, likelihood_of, score, values_of
+from bayesemble.table_training import Recipe
 
 
 def table(y, task=None):
@@ -26,19 +28,24 @@ REALS = [1000.5, 1002.25, 999.75, 1003.125]
 
 def test_each_target_has_its_likelihood_and_baseline():
     for y, task, likelihood, outputs, baseline in (
-        (REALS, None, be.HeteroscedasticGaussian(), 2, np.mean(REALS)),
+        (REALS, None, be.HeteroscedasticStudent(), 2, np.mean(REALS)),
         (["a", "b", "b", "c", "c", "c"], None, be.Categorical(), 3, "c"),
         ([3, 0, 1, 0], "count", be.Poisson(), 1, 1.0),
     ):
         schema, rows = table(y, task)
-        assert likelihood_of(schema) == (likelihood, outputs)
+        assert likelihood_of(schema, Recipe()) == (likelihood, outputs)
         assert baseline_of(schema, rows.targets) == (baseline if isinstance(baseline, str) else pytest.approx(baseline))
 
 
-def test_predictions_keep_the_digits_of_a_target_that_is_large_beside_its_deviation():
+def test_real_targets_may_have_normal_noise():
+    assert likelihood_of(table(REALS)[0], Recipe(noise="normal")) == (be.HeteroscedasticGaussian(), 2)
+
+
+@pytest.mark.parametrize("family", [NormalPredictive, partial(StudentPredictive, degrees=4)])
+def test_predictions_keep_the_digits_of_a_target_that_is_large_beside_its_deviation(family):
     schema, _ = table([1e9 + value for value in REALS])
     weights, means = torch.full((2,), 0.5), torch.tensor([[0.25, -1.0], [0.75, 1.0]])
-    found = in_units(schema, NormalPredictive(weights, means, torch.ones(2, 2)))
+    found = in_units(schema, family(weights, means, torch.ones(2, 2)))
     expected = schema.target.mean + schema.target.scale * np.array([0.5, 0.0])
     np.testing.assert_allclose(found.mean.numpy(), expected, rtol=0, atol=1e-6)
     mean, std, aleatoric, epistemic, low, high = values_of(schema, found, 0.9)

@@ -32,6 +32,7 @@ from .likelihoods import Bernoulli as Bernoulli
 from .likelihoods import Categorical as Categorical
 from .likelihoods import Gaussian as Gaussian
 from .likelihoods import HeteroscedasticGaussian as HeteroscedasticGaussian
+from .likelihoods import HeteroscedasticStudent as HeteroscedasticStudent
 from .likelihoods import Poisson as Poisson
 from .members import Members as Members
 from .methods import METHODS as METHODS

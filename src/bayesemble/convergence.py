@@ -26,7 +26,7 @@ from bayesemble import collected
 from bayesemble.arrays import numbers
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import DataError, SettingError
-from bayesemble.predictive import ClassPredictive, NormalPredictive, Predictive, RealPredictive
+from bayesemble.predictive import ClassPredictive, LocationScalePredictive, Predictive, RealPredictive
 
 _FEWEST_DRAWS = 4  # half a chain needs two draws to have a variance
 
@@ -118,7 +118,7 @@ def _function_values(predictive: Predictive) -> Tensor:
         return predictive.member_probs.flatten(1)
     assert isinstance(predictive, RealPredictive)
     values = [predictive.member_mean.flatten(1)]
-    if isinstance(predictive, NormalPredictive):
+    if isinstance(predictive, LocationScalePredictive):
         values.append(predictive.stds.flatten(1))
     return torch.cat(values, dim=1)
 

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesemble.errors import DataError, SettingError
-from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive
+from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
+from bayesemble.predictive.student import check_degrees, standard_log_density
 from bayesemble.settings import setting
 from bayesemble.types import Leaves
 
@@ -147,23 +148,47 @@ class Gaussian(Likelihood):
         return leaves["log_noise"].exp() if self.noise == "learned" else outputs.new_tensor(self.noise)
 
 
-@dataclass(frozen=True)
-class HeteroscedasticGaussian(Likelihood):
+class Heteroscedastic(Likelihood):
     """A real number whose noise depends on the input; the outputs `(batch, 2 * targets)` are two heads.
 
     The first half are the means, the second half go through a softplus to give the variances (plus 1e-6).
-
-    Reference: Lakshminarayanan et al. (2017), section 2.2.
     """
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Real numbers, half as many as outputs."""
         if not output_shape or output_shape[-1] % 2:
             raise DataError(
-                "HeteroscedasticGaussian needs a mean and a variance head per target, an even number of outputs; "
+                f"{type(self).__name__} needs a mean and a variance head per target, an even number of outputs; "
                 f"the network gives {output_shape[-1] if output_shape else 'one number'} per row"
             )
         return _shaped(targets, (*output_shape[:-1], output_shape[-1] // 2))
+
+    def information(self, outputs: Tensor) -> Tensor:
+        """The diagonal of E_y[ -d2 log p(y|f) / df2 ], in the shape of the outputs; all else is 0.
+
+        a / v about a mean and b / (2 v^2) about its variance v, times (dv / df)^2 for the head.
+        """
+        about_mean, about_variance = self._information()
+        raw = outputs.chunk(2, dim=-1)[1]
+        variances = self._heads(outputs)[1].square()
+        slopes = torch.sigmoid(raw)
+        return torch.cat([about_mean / variances, about_variance / 2 * (slopes / variances).square()], dim=-1)
+
+    @abstractmethod
+    def _information(self) -> tuple[float, float]:
+        """What the distribution tells of its mean and of its variance, as shares of what a normal tells: a, b."""
+
+    def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        means, raw = outputs.chunk(2, dim=-1)
+        return means, (F.softplus(raw) + 1e-6).sqrt()
+
+
+@dataclass(frozen=True)
+class HeteroscedasticGaussian(Heteroscedastic):
+    """A real number with normal noise that depends on the input; outputs are those of `Heteroscedastic`.
+
+    Reference: Lakshminarayanan et al. (2017), section 2.2.
+    """
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log density of a normal."""
@@ -174,9 +199,41 @@ class HeteroscedasticGaussian(Likelihood):
         means, stds = self._heads(outputs)
         return NormalPredictive(weights, _drop_single_output(means), _drop_single_output(stds))
 
-    def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        means, raw = outputs.chunk(2, dim=-1)
-        return means, (F.softplus(raw) + 1e-6).sqrt()
+    def _information(self) -> tuple[float, float]:
+        return 1.0, 1.0
+
+
+@dataclass(frozen=True)
+class HeteroscedasticStudent(Heteroscedastic):
+    """A real number whose noise depends on the input and has heavy tails; outputs are those of `Heteroscedastic`.
+
+    A Student t distribution with n degrees of freedom and variance v. A target far out costs its logarithm instead of
+    its square, so it neither drags the fit nor ruins the score.
+
+    log p(y|f) = -(n + 1) / 2 log(1 + (y - m)^2 / ((n - 2) v)) - log(v) / 2 + constant
+
+    Reference: Lange, Little & Taylor (1989), "Robust statistical modeling using the t distribution".
+    """
+
+    degrees: int = setting(4, "degrees of freedom, from 3; the fewer, the heavier the tails")
+
+    def __post_init__(self) -> None:
+        check_degrees(self.degrees)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Log density of a Student t distribution."""
+        means, stds = self._heads(outputs)
+        standard = (targets.to(means.dtype) - means) / stds
+        return _per_row(standard_log_density(standard, self.degrees) - stds.log())
+
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """A mixture of Student t distributions."""
+        means, stds = self._heads(outputs)
+        return StudentPredictive(weights, _drop_single_output(means), _drop_single_output(stds), self.degrees)
+
+    def _information(self) -> tuple[float, float]:
+        n = self.degrees
+        return n * (n + 1) / ((n - 2) * (n + 3)), n / (n + 3)
 
 
 @dataclass(frozen=True)
@@ -208,6 +265,7 @@ LIKELIHOODS: tuple[type[Likelihood], ...] = (
     Bernoulli,
     Gaussian,
     HeteroscedasticGaussian,
+    HeteroscedasticStudent,
     Poisson,
 )
 

@@ -24,7 +24,7 @@ from bayesemble.errors import CheckpointError
 from bayesemble.files import write_json
 from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian
 from bayesemble.models import mlp
-from bayesemble.predictive import NormalPredictive, Predictive
+from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.task import Task
 
 SOURCE = "source.json"
@@ -114,7 +114,7 @@ def open_run(folder: str | Path) -> tuple[Ensemble, Split]:
 
 def in_units(predictive: Predictive, split: Split) -> Predictive:
     """A prediction in the original units of the target."""
-    if isinstance(predictive, NormalPredictive):
+    if isinstance(predictive, LocationScalePredictive):
         return predictive.rescale(split.target_shift, split.target_scale)
     return predictive
 

@@ -77,7 +77,7 @@ def fit_table(job: Job, out: str | Path, *, progress: bool = False, say: Say = l
     left_out: list[str] = []
     tests = list(_encode_tests(schema, _part(job, test=True), left_out))
     assert rows.targets is not None
-    likelihood, num_outputs = likelihood_of(schema)
+    likelihood, num_outputs = likelihood_of(schema, recipe)
     network = recipe.make_network(method, rows.numbers, schema.category_sizes, num_outputs)
     if schema.task == "count":
         network["offset"] = math.log(rows.targets.mean())
@@ -106,7 +106,7 @@ def open_table(folder: str | Path) -> TableRun:
     if not checkpoints.exists(place):
         raise CheckpointError(f"{place} was interrupted before its first checkpoint; give the command of `fit` again")
     found = checkpoints.read(place)
-    likelihood, num_outputs = likelihood_of(description.schema)
+    likelihood, num_outputs = likelihood_of(description.schema, description.job.recipe)
     try:
         model = partial(table_network, **description.network)
         ensemble = restore(found.kept, model, None, str(place))

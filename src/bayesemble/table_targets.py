@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bayesemble.data.tables import Encoded, Schema
-from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian, Likelihood, Poisson
+from bayesemble.likelihoods import Categorical, Likelihood, Poisson
 from bayesemble.metrics.summary import Summary
-from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive, RealPredictive
+from bayesemble.predictive import (
+    ClassPredictive,
+    LocationScalePredictive,
+    PoissonPredictive,
+    Predictive,
+    RealPredictive,
+)
+from bayesemble.table_training import Recipe
 from bayesemble.table_words import words
 
 _DIGITS = 6  # of numbers, beyond the deviation of the target
 
 
-def likelihood_of(schema: Schema) -> tuple[Likelihood, int]:
+def likelihood_of(schema: Schema, recipe: Recipe) -> tuple[Likelihood, int]:
     """How outputs are read, and how many there are."""
     if schema.task == "classification":
         return Categorical(), len(schema.target.categories)
-    return (Poisson(), 1) if schema.task == "count" else (HeteroscedasticGaussian(), 2)
+    return (Poisson(), 1) if schema.task == "count" else (recipe.real_likelihood(), 2)
 
 
 def baseline_of(schema: Schema, targets: npt.NDArray[Any]) -> float | str:
@@ -34,9 +42,10 @@ def baseline_of(schema: Schema, targets: npt.NDArray[Any]) -> float | str:
 
 def in_units(schema: Schema, predictive: Predictive) -> Predictive:
     """A prediction in the original units of the target, in double precision: it may be large beside its deviation."""
-    if isinstance(predictive, NormalPredictive):
+    if isinstance(predictive, LocationScalePredictive):
         weights, means, stds = (part.double() for part in (predictive.weights, predictive.means, predictive.stds))
-        return NormalPredictive(weights, means, stds).rescale(schema.target.mean, schema.target.scale)
+        double = replace(predictive, weights=weights, means=means, stds=stds)
+        return double.rescale(schema.target.mean, schema.target.scale)
     if isinstance(predictive, PoissonPredictive):  # of rows unlike any other, the rate may be infinite
         return PoissonPredictive(predictive.weights.double(), predictive.rates.double().clamp(1e-30, 1e15))
     return predictive

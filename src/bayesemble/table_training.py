@@ -24,7 +24,7 @@ from bayesemble.arrays import NumpyArray
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import DataError, SettingError
 from bayesemble.fit import fit
-from bayesemble.likelihoods import Likelihood
+from bayesemble.likelihoods import HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
 from bayesemble.methods import METHODS, Method, make_method, method_class
 from bayesemble.methods.method import drawn_slots, full_batch, keeps_dropout
 from bayesemble.models.tabular import quantile_edges, tabular
@@ -38,6 +38,7 @@ _DROPOUT = 0.1  # of a method that needs dropout layers
 _LARGE = 10_000  # rows
 _STEPS = 3000  # gradient steps that a small table is given at most
 _FEWEST_HELD_OUT = 10  # rows that "auto" stops by, and only if they are at most a fifth
+_NOISES = {"student": HeteroscedasticStudent(), "normal": HeteroscedasticGaussian()}
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,13 @@ class Recipe:
     embedding: str = setting("periodic", "what numbers become at the input: periodic, piecewise or none")
     dropout: float = setting(0.0, "rate of dropout layers in training")
     prior_std: float = setting(1.0, "standard deviation of the normal prior of the weights")
+    noise: str = setting("student", "noise of a real target: student, with heavy tails, or normal")
     early_stopping: bool | str = setting("auto", "whether to stop by the loss on held-out rows: true, false or auto")
     validation_fraction: float = setting(0.1, "share of the training rows that are held out for early stopping")
     patience: int | None = setting(None, "epochs without a better loss after which training stops")
+
+    def __post_init__(self) -> None:
+        require(self.noise in _NOISES, f"noise is one of {', '.join(_NOISES)}, not {self.noise!r}")
 
     def make_method(self) -> Method:
         """The method, with the defaults of `own_defaults`."""
@@ -77,6 +82,10 @@ class Recipe:
             "edges": edges,
             "dropout": self.dropout or (_DROPOUT if keeps_dropout(method) else 0.0),
         }
+
+    def real_likelihood(self) -> Likelihood:
+        """That of a real target; its noise depends on the row."""
+        return _NOISES[self.noise]
 
     def hold_out(self, method: Method, y: NumpyArray, labels: bool, seed: int) -> NumpyArray:
         """Which rows are held out: of each class its share, and never all."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import bayesemble as be
 from bayesemble.curvature import blocks
 from bayesemble.errors import SettingError
+from bayesemble.likelihoods import Heteroscedastic
 from bayesemble.methods import METHODS, laplace
 from bayesemble.methods.laplace import SLOT, Laplace
 from bayesemble.methods.method import Finisher, Maker
@@ -143,12 +144,20 @@ def test_for_the_last_layer_linear_and_sampled_networks_are_the_same():
 
 
 @pytest.mark.parametrize(
-    "likelihood", [be.Gaussian(0.5), be.Gaussian("learned"), be.HeteroscedasticGaussian(), be.Poisson(), be.Bernoulli()]
+    "likelihood",
+    [
+        be.Gaussian(0.5),
+        be.Gaussian("learned"),
+        be.HeteroscedasticGaussian(),
+        be.HeteroscedasticStudent(),
+        be.Poisson(),
+        be.Bernoulli(),
+    ],
 )
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_every_likelihood(likelihood, structure):
     x, y = table()
-    num = 2 if isinstance(likelihood, be.HeteroscedasticGaussian) else 1
+    num = 2 if isinstance(likelihood, Heteroscedastic) else 1
     model = partial(_regressor, num)
     method = Laplace(num_members=2, select="all", structure=structure, draws=5)
     ensemble = quick_fit(task(model, likelihood=likelihood), (x, y.float()), method)

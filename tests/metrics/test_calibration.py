@@ -1,5 +1,4 @@
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from bayesemble.metrics.calibration import (
     root_mean_square_calibration_error,
 )
 from bayesemble.predictive import ClassPredictive, PoissonPredictive, Predictive
+from helpers import oracle
 
 
 def binary(confidences):
@@ -180,13 +180,6 @@ def test_labels_of_another_length_are_refused():
 
 
 # --- agreement with other libraries ---
-
-
-def oracle(name):
-    """Another library to agree with; what it warns of while it is imported is not our concern."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return pytest.importorskip(name)
 
 
 def saturated(generator, rows=200):

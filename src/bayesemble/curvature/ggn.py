@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesemble.curvature.blocks import Block, Layout
 from bayesemble.errors import ModelError
-from bayesemble.likelihoods import Categorical, HeteroscedasticGaussian
+from bayesemble.likelihoods import Categorical, Heteroscedastic
 from bayesemble.task import Task
 from bayesemble.types import Inputs, Leaves, map_tensors, tensors_of
 
@@ -94,24 +94,22 @@ def log_likelihood(network: Network, rows: Rows) -> tuple[float, int]:
 def output_roots(task: Task, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
     """R `(row, output, column)` with R R' = E_y[ -d2 log p(y|f) / df2 ], the outputs of a row in one line.
 
-    For all likelihoods of the library but one the second derivative does not depend on y. That of a normal with a
-    variance head is quadratic in y, so its mean over y = mean - std and y = mean + std is its expectation.
+    For all likelihoods of the library the second derivative does not depend on y, but for those with a variance head,
+    whose expectation is known and diagonal.
     """
     shape, flat = outputs.shape[1:], outputs.reshape(len(outputs), -1)
     if isinstance(task.likelihood, Categorical) and len(shape) == 1:
         probs = F.softmax(flat, dim=-1)  # a root of diag(p) - p p' without a decomposition, for many classes
         return torch.diag_embed(probs.sqrt()) - probs.unsqueeze(2) * probs.sqrt().unsqueeze(1)
 
+    if isinstance(task.likelihood, Heteroscedastic):
+        return torch.diag_embed(task.likelihood.information(outputs).reshape(flat.shape).sqrt())
+
     def negative(row: Tensor, target: Tensor) -> Tensor:
         return -task.log_likelihood(row.reshape(1, *shape), target.unsqueeze(0), params)
 
     second = vmap(jacrev(jacrev(negative)))
-    if isinstance(task.likelihood, HeteroscedasticGaussian):
-        means, stds = task.likelihood._heads(outputs)
-        curvature = (second(flat, means - stds) + second(flat, means + stds)) / 2
-    else:
-        curvature = second(flat, targets)
-    values, vectors = torch.linalg.eigh(curvature)
+    values, vectors = torch.linalg.eigh(second(flat, targets))
     return vectors * values.clamp_min(0).sqrt().unsqueeze(1)
 
 

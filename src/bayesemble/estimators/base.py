@@ -45,6 +45,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         embedding: What numbers become at the input: "periodic", "piecewise" or "none".
         dropout: Rate of dropout layers in training. The method "mc_dropout" has 0.1 if this is 0.
         prior_std: Standard deviation of the normal prior of the weights.
+        noise: Of a real target: "student", whose heavy tails bear outliers, or "normal". Classes have none.
         early_stopping: Whether to hold rows out and stop when the loss on them no longer falls. "auto": if the
             method can, and there are at least 50 rows.
         validation_fraction: Share of the rows to hold out; "auto" takes at least 10.
@@ -68,6 +69,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         embedding: str = "periodic",
         dropout: float = 0.0,
         prior_std: float = 1.0,
+        noise: str = "student",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         patience: int | None = None,
@@ -87,6 +89,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         self.embedding = embedding
         self.dropout = dropout
         self.prior_std = prior_std
+        self.noise = noise
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience

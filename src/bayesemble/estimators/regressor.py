@@ -12,14 +12,14 @@ from sklearn.utils.validation import validate_data
 from bayesemble.arrays import NumpyArray
 from bayesemble.data.catalogue import location_and_scale
 from bayesemble.estimators.base import EnsembleEstimator
-from bayesemble.likelihoods import HeteroscedasticGaussian
-from bayesemble.predictive import NormalPredictive
+from bayesemble.predictive import LocationScalePredictive
 
 
 class EnsembleRegressor(MultiOutputMixin, RegressorMixin, EnsembleEstimator):  # type: ignore[misc]
     """A Bayesian ensemble of networks that predicts one number or several for each row of a table.
 
-    The noise depends on the row, as members learn it. For the parameters see `EnsembleEstimator`.
+    The noise depends on the row, as members learn it, and has heavy tails unless `noise` says otherwise. For the
+    parameters see `EnsembleEstimator`.
     """
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
@@ -29,7 +29,7 @@ class EnsembleRegressor(MultiOutputMixin, RegressorMixin, EnsembleEstimator):  #
         self._target_shift, self._target_scale = location_and_scale(targets, axis=0)
         self._target_axes = targets.shape[1:]
         scaled = ((targets - self._target_shift) / self._target_scale).astype(np.float32)
-        return self._fit(x, scaled, HeteroscedasticGaussian(), 2 * math.prod(self._target_axes))
+        return self._fit(x, scaled, self._recipe().real_likelihood(), 2 * math.prod(self._target_axes))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
         """Means of the targets; with `return_std` also their standard deviations, noise included."""
@@ -49,9 +49,9 @@ class EnsembleRegressor(MultiOutputMixin, RegressorMixin, EnsembleEstimator):  #
         drawn = predictive.sample(n_samples, torch.Generator().manual_seed(seed))
         return np.moveaxis(drawn.numpy().reshape(n_samples, drawn.shape[1], *self._target_axes), 0, -1)
 
-    def _predictive(self, X: Any, keep_members: bool = False) -> NormalPredictive:  # noqa: N803
+    def _predictive(self, X: Any, keep_members: bool = False) -> LocationScalePredictive:  # noqa: N803
         predictive = super()._predictive(X, keep_members)
-        assert isinstance(predictive, NormalPredictive)
+        assert isinstance(predictive, LocationScalePredictive)
         return predictive.rescale(self._target_shift.squeeze(), self._target_scale.squeeze())
 
     def _shaped(self, values: torch.Tensor) -> NumpyArray:

@@ -54,6 +54,7 @@ from bayesemble.metrics.posthoc import (
     fit_isotonic,
     fit_temperature,
 )
+from bayesemble.metrics.ranked import crps
 from bayesemble.metrics.robustness import (
     CorruptionTable,
     corruption_error,
@@ -66,7 +67,6 @@ from bayesemble.metrics.scores import (
     accuracy,
     brier,
     coverage,
-    crps,
     interval_score,
     log_predictive_density,
     mae,

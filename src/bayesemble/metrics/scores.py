@@ -1,6 +1,5 @@
 """Proper scores and plain errors of a predictive distribution: pure functions of `(Predictive, targets)`."""
 
-import math
 from typing import Any
 
 import torch
@@ -17,12 +16,6 @@ from bayesemble.predictive import (
 )
 from bayesemble.predictive.base import check_level
 from bayesemble.settings import require
-
-CELLS_AT_ONCE = 2**20
-"""How many numbers a step of the CRPS holds at most, whatever the number of members and rows."""
-
-MOST_COUNTS = 2**24
-"""Over how many counts the CRPS of one row is summed at most."""
 
 
 def accuracy(predictive: ClassPredictive, targets: Any) -> float:
@@ -109,38 +102,6 @@ def log_predictive_density(predictive: Predictive, targets: Any, kind: str = "mi
     return -nll(predictive.reduce(), targets)
 
 
-def crps(predictive: RealPredictive, targets: Any) -> float:
-    """Distance between the predicted distribution and the answer (CRPS), in units of the target. Lower is better.
-
-    A proper score that generalises the absolute error: of a prediction without doubt it is |mean - y|. It forgives
-    a confident error where the NLL does not, as it grows only linearly with the distance. Like the RMSE it depends on
-    the units, so rows or outputs of a larger scale dominate the mean, which is taken over both.
-
-        integral of (F(x) - [x >= y])^2 dx = E|X - y| - E|X - X'| / 2        X, X' independent draws
-
-    For a mixture of normals both expectations are exact, with A(m, v) = E|N(m, v)|:
-
-        sum_i w_i A(y - m_i, s_i^2) - sum_ij w_i w_j A(m_i - m_j, s_i^2 + s_j^2) / 2
-        A(m, v) = 2 sqrt(v) phi(m / sqrt(v)) + m (2 Phi(m / sqrt(v)) - 1)
-
-    which takes members^2 * rows steps. For a mixture of Poisson distributions the integral is a sum over counts,
-    over all where F is neither 0 nor 1 in double precision; of the others the closed form is added.
-
-    Reference: Gneiting & Raftery (2007); Grimit et al. (2006) for the mixture of normals.
-    """
-    if isinstance(predictive, NormalPredictive):
-        values = match_targets(targets, predictive.means.shape).double().flatten()
-        means, stds = predictive.means.double().flatten(1), predictive.stds.double().flatten(1)
-        return _normal_crps(predictive.weights.double(), means, stds, values) / len(values)
-    if isinstance(predictive, PoissonPredictive):
-        counts = match_counts(predictive, targets).flatten()
-        return _poisson_crps(predictive.weights.double(), predictive.rates.double().flatten(1), counts) / len(counts)
-    raise SettingError(
-        f"the CRPS is for mixtures of normals or of Poisson distributions, got {type(predictive).__name__}; "
-        "brier is its counterpart for classes"
-    )
-
-
 def coverage(predictive: RealPredictive, targets: Any, level: float = 0.9) -> float:
     """Share of targets inside the central interval of the given level. Best near `level`: above is over-cautious."""
     low, high = predictive.interval(level)
@@ -213,72 +174,3 @@ def _interval(predictive: RealPredictive, level: float) -> tuple[Tensor, Tensor]
     check_level(level)
     low, high = predictive.interval(level)
     return low.double(), high.double()
-
-
-def _normal_crps(weights: Tensor, means: Tensor, stds: Tensor, values: Tensor) -> float:
-    """Sum over rows; means and stds are `(member, row)`."""
-    total = 0.0
-    rows_at_once = max(1, CELLS_AT_ONCE // len(weights))
-    for mean, std, value in zip(
-        means.split(rows_at_once, 1), stds.split(rows_at_once, 1), values.split(rows_at_once), strict=True
-    ):
-        distance = weights @ _expected_size(value - mean, std)
-        total += float((distance - _expected_difference(weights, mean, std) / 2).sum())
-    return total
-
-
-def _expected_size(mean: Tensor, std: Tensor) -> Tensor:
-    """E|X| of a normal X."""
-    score = mean / std.clamp_min(torch.finfo(std.dtype).tiny)
-    return std * math.sqrt(2 / math.pi) * (-score.square() / 2).exp() + mean * torch.erf(score / math.sqrt(2))
-
-
-def _expected_difference(weights: Tensor, means: Tensor, stds: Tensor) -> Tensor:
-    """E|X - X'| of two draws from a mixture of normals, `(row,)`: each pair of members once, one member at a time."""
-    total = weights.square() @ (stds * 2 / math.sqrt(math.pi))
-    for i in range(len(weights) - 1):
-        size = _expected_size(means[i] - means[i + 1 :], torch.hypot(stds[i], stds[i + 1 :]))
-        total += 2 * weights[i] * (weights[i + 1 :] @ size)
-    return total
-
-
-def _poisson_crps(weights: Tensor, rates: Tensor, counts: Tensor) -> float:
-    """Sum over rows; rates are `(member, row)`. Rows of similar windows are computed together."""
-    low, width = _count_window(rates)
-    total = 0.0
-    for rows in width.argsort().split(max(1, CELLS_AT_ONCE // (64 * len(weights)))):
-        total += _window_sum(weights, rates[:, rows], counts[rows], low[rows], int(width[rows].max()))
-    return total
-
-
-def _count_window(rates: Tensor) -> tuple[Tensor, Tensor]:
-    """First count and number of counts outside of which every member's F is 0 or 1, to within exp(-40).
-
-    Bernstein's bound: P(|X - rate| >= t) <= 2 exp(-t^2 / (2 (rate + t / 3))).
-    """
-    exponent = 40
-    reach = exponent / 3 + (exponent**2 / 9 + 2 * exponent * rates).sqrt()
-    low = (rates - reach).amin(0).floor().clamp_min(0)
-    width = (rates + reach).amax(0).ceil() - low + 1
-    if not (width <= MOST_COUNTS).all():
-        raise DataError(
-            f"the CRPS would be summed over more than {MOST_COUNTS} counts in a row: the members' rates lie between "
-            f"{rates.min():g} and {rates.max():g}; leave out the rows with such rates"
-        )
-    return low, width
-
-
-def _window_sum(weights: Tensor, rates: Tensor, counts: Tensor, low: Tensor, width: int) -> float:
-    """Sum of (F(k) - [k >= y])^2 over all counts k and all rows; inside the window term by term."""
-    below, above = (low - counts).clamp_min(0), (counts - low - width).clamp_min(0)
-    total, cdf = float((below + above).sum()), torch.zeros_like(low)
-    for offsets in torch.arange(width, device=rates.device).split(max(1, CELLS_AT_ONCE // rates.numel())):
-        grid = low + offsets[:, None]
-        cdfs = cdf + torch.einsum("m,kmr->kr", weights, _poisson_mass(grid[:, None], rates)).cumsum(0)
-        total += float((cdfs - (grid >= counts).double()).square().sum())
-        cdf = cdfs[-1]
-    return total
-
-
-def _poisson_mass(counts: Tensor, rates: Tensor) -> Tensor:
-    return (torch.xlogy(counts, rates) - rates - torch.lgamma(counts + 1)).exp()

@@ -4,16 +4,19 @@ from bayesemble.predictive.base import Predictive, match_targets
 from bayesemble.predictive.classes import ClassPredictive
 from bayesemble.predictive.decide import Abstention, Decision, fit_threshold
 from bayesemble.predictive.doubt import doubt, measures
-from bayesemble.predictive.reals import NormalPredictive, PoissonPredictive, RealPredictive
+from bayesemble.predictive.reals import LocationScalePredictive, NormalPredictive, PoissonPredictive, RealPredictive
+from bayesemble.predictive.student import StudentPredictive
 
 __all__ = [
     "Abstention",
     "ClassPredictive",
     "Decision",
+    "LocationScalePredictive",
     "NormalPredictive",
     "PoissonPredictive",
     "Predictive",
     "RealPredictive",
+    "StudentPredictive",
     "doubt",
     "fit_threshold",
     "match_targets",

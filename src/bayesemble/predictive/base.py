@@ -152,8 +152,8 @@ class Predictive(ABC):
         return facts_table(type(self).__name__, facts)
 
     def _member_fields(self) -> dict[str, Tensor]:
-        names = [f.name for f in dataclasses.fields(self) if f.name not in ("weights", "kept")]
-        return {name: getattr(self, name) for name in names}
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "weights"}
+        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
     def _member_values(self) -> list[Tensor]:
         return list(self._member_fields().values())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -79,11 +80,30 @@ class RealPredictive(Predictive):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class NormalPredictive(RealPredictive):
-    """A mixture of normal distributions, one per member."""
+class LocationScalePredictive(RealPredictive):
+    """A mixture of one standard distribution, of mean 0 and variance 1, that each member shifts and stretches.
+
+    y = mean_m + std_m z
+    """
 
     means: Tensor
     stds: Tensor
+
+    @abstractmethod
+    def standard_cdf(self, values: Tensor) -> Tensor:
+        """P(z <= value) of the standard distribution."""
+
+    @abstractmethod
+    def standard_log_prob(self, values: Tensor) -> Tensor:
+        """Log density of the standard distribution."""
+
+    @abstractmethod
+    def standard_quantile(self, level: float) -> float:
+        """The value below which z lies with probability `level`."""
+
+    @abstractmethod
+    def standard_sample(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Draws of the standard distribution."""
 
     @property
     def member_mean(self) -> Tensor:
@@ -97,36 +117,56 @@ class NormalPredictive(RealPredictive):
 
     def member_cdf(self, values: Tensor) -> Tensor:
         """P(y <= value) under each member."""
-        return torch.special.ndtr((values - self.means) / self.stds)
+        return self.standard_cdf((values - self.means) / self.stds)
 
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log density of the targets under each member, `(member, row)`."""
         values = match_targets(targets, self.means.shape, per_member=True).to(self.means.dtype)
-        return sum_outputs(torch.distributions.Normal(self.means, self.stds, validate_args=False).log_prob(values))
+        return sum_outputs(self.standard_log_prob((values - self.means) / self.stds) - self.stds.log())
 
     def quantile(self, level: float) -> Tensor:
         """Quantile of the mixture, by bisection between the members' own quantiles, which enclose it."""
         check_level(level)
-        score = torch.special.ndtri(torch.tensor(level, dtype=torch.float64)).to(self.means)
-        own = self.means + self.stds * score
+        own = self.means + self.stds * self.standard_quantile(level)
         return self._bisect(level, own.amin(0), own.amax(0), steps=60)
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
         """Draw targets, `(num, row)` or `(num, row, output)`."""
         chosen = self._pick_members(num, generator)
-        noise = torch.randn(self.means[chosen].shape, generator=generator, dtype=self.means.dtype)
-        return self.means[chosen] + self.stds[chosen] * noise
+        return self.means[chosen] + self.stds[chosen] * self.standard_sample(self.means[chosen].shape, generator)
 
-    def rescale(self, shift: Any, scale: Any) -> NormalPredictive:
+    def rescale(self, shift: Any, scale: Any) -> Self:
         """Predictions of `shift + scale * y`: back to the original units of a standardised target."""
         shift, scale = (torch.as_tensor(value, dtype=torch.float64).to(self.means) for value in (shift, scale))
         kept = {name: value * scale.square() for name, value in self.kept.items()}
-        return NormalPredictive(self.weights, shift + scale * self.means, scale.abs() * self.stds, kept=kept)
+        return replace(self, means=shift + scale * self.means, stds=scale.abs() * self.stds, kept=kept)
 
-    def reduce(self) -> NormalPredictive:
-        """Keep mean and variances; densities and quantiles become those of the normal with these moments."""
+    def reduce(self) -> Self:
+        """Keep mean and variances; densities and quantiles become those of one distribution with these moments."""
         kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
-        return NormalPredictive(torch.ones_like(self.weights[:1]), self.mean[None], self.std[None], kept=kept)
+        one = torch.ones_like(self.weights[:1])
+        return replace(self, weights=one, means=self.mean[None], stds=self.std[None], kept=kept)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NormalPredictive(LocationScalePredictive):
+    """A mixture of normal distributions, one per member."""
+
+    def standard_cdf(self, values: Tensor) -> Tensor:
+        """The error function."""
+        return torch.special.ndtr(values)
+
+    def standard_log_prob(self, values: Tensor) -> Tensor:
+        """-z^2 / 2 - log(2 pi) / 2."""
+        return -values.square() / 2 - math.log(2 * math.pi) / 2
+
+    def standard_quantile(self, level: float) -> float:
+        """The inverse of the error function."""
+        return float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+
+    def standard_sample(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
+        """Normal draws."""
+        return torch.randn(shape, generator=generator, dtype=self.means.dtype)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
