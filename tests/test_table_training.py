@@ -35,7 +35,8 @@ def test_the_rate_falls_unless_networks_are_gathered_on_the_way():
     assert Recipe("repulsive", {"sequential": True}).make_method().schedule == "constant"
 
 
-def test_gradient_methods_learn_at_one_rate_and_samplers_at_their_own():
+def test_a_falling_rate_starts_higher_and_samplers_have_their_own():
+    assert Recipe().make_method().learning_rate == 3e-3
     assert Recipe("swag").make_method().learning_rate == 1e-3
     assert Recipe("swag", {"learning_rate": 0.5}).make_method().learning_rate == 0.5
     assert Recipe("hmc").make_method() == be.HMC()

@@ -33,7 +33,7 @@ from bayesemble.priors import NormalPrior
 from bayesemble.settings import require, setting
 from bayesemble.task import Task
 
-_LEARNING_RATE = 1e-3
+_FALLING_RATE, _CONSTANT_RATE = 3e-3, 1e-3
 _DROPOUT = 0.1  # of a method that needs dropout layers
 _LARGE = 10_000  # rows
 _STEPS = 3000  # gradient steps that a small table is given at most
@@ -124,14 +124,15 @@ def table_network(*, edges: Any = None, offset: float = 0.0, **settings: Any) ->
 
 
 def own_defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults that differ from those of the method: gradient methods learn at 0.001, falling along half a cosine.
+    """Defaults that differ from those of the method: gradient methods learn at 0.003, falling along half a cosine.
 
-    The rate does not fall if the method gathers networks along training, or trains its members in turn.
+    If the method gathers networks along training, or trains its members in turn, the rate does not fall, and is 0.001.
     """
     if not issubclass(method_class(name), ParticleMethod):
         return {}
-    falls = can_stop_early(make_method(name, **settings))
-    return {"learning_rate": _LEARNING_RATE} | ({"schedule": "cosine"} if falls else {})
+    if can_stop_early(make_method(name, **settings)):
+        return {"learning_rate": _FALLING_RATE, "schedule": "cosine"}
+    return {"learning_rate": _CONSTANT_RATE}
 
 
 def can_stop_early(method: Method) -> bool:

@@ -38,8 +38,8 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         num_members: Independently started members; None is the method's own default. The method "map" has one.
         epochs: Passes over the rows, at most; None takes 3000 steps, but 20 passes at least and 200 at most.
         batch_size: Rows per step; None takes a sixteenth of all, between 16 and 256. Methods such as hmc take all.
-        learning_rate: None is 0.001, or the method's own default for samplers; it falls along half a cosine unless
-            the method gathers networks along training, or method__schedule says otherwise.
+        learning_rate: None is 0.003, falling along half a cosine unless method__schedule says otherwise; for methods
+            that gather networks along training it is a constant 0.001, for samplers their own default.
         width: Units of each layer; None is 64, or 128 from 10,000 rows on.
         depth: Residual blocks of the network.
         embedding: What numbers become at the input: "periodic", "piecewise" or "none".
