@@ -44,7 +44,7 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
         A(m, v) = 2 sqrt(v) phi(m / sqrt(v)) + m (2 Phi(m / sqrt(v)) - 1)
 
     which takes members^2 * rows steps. For a mixture of Student t distributions the integral is taken numerically, to
-    six digits or so. For a mixture of Poisson distributions it is a sum over counts, over all where F is neither 0 nor
+    five digits. For a mixture of Poisson distributions it is a sum over counts, over all where F is neither 0 nor
     1 in double precision; of the others the closed form is added.
 
     Reference: Gneiting & Raftery (2007); Grimit et al. (2006) for the mixture of normals.
@@ -91,16 +91,18 @@ def _integrated_crps(predictive: LocationScalePredictive, values: Tensor) -> Ten
     The integral of F^2 below the target, and of (1 - F)^2 above it, which is a knot too. Beyond the outermost knots
     x = knot -+ d u / (1 - u), which maps a tail to 0 <= u < 1; d is the distance of the knot from the mean.
     """
-    points, shares = (torch.from_numpy(part) / 2 for part in np.polynomial.legendre.leggauss(_NODES))
-    points = (points + 0.5)[:, None]
-    knots = predictive.means + predictive.stds * torch.tensor(_KNOTS, dtype=torch.float64)[:, None, None]
-    knots = torch.cat([knots.flatten(0, 1), values[None]]).sort(dim=0).values
-    places = [knots[:-1, None] + knots.diff(dim=0)[:, None] * points]
-    sizes = [knots.diff(dim=0)[:, None] * shares[:, None]]
+    means, stds = predictive.means, predictive.stds
+    nodes = np.polynomial.legendre.leggauss(_NODES)  # on -1 to 1
+    points, shares = (means.new_tensor(part)[:, None] / 2 for part in nodes)
+    points = points + 0.5
+    knots = (means + stds * means.new_tensor(_KNOTS)[:, None, None]).flatten(0, 1)
+    knots = torch.cat([knots, values[None]]).sort(dim=0).values
+    widths = knots.diff(dim=0)[:, None]
+    places, sizes = [knots[:-1, None] + widths * points], [widths * shares]
     for knot in (knots[0], knots[-1]):
         reach = knot - predictive.mean
         places.append((knot + reach * points / (1 - points))[None])
-        sizes.append((reach.abs() * shares[:, None] / (1 - points).square())[None])
+        sizes.append((reach.abs() * shares / (1 - points).square())[None])
     where = torch.cat(places).flatten(0, 1)
     cdf = torch.stack([predictive.cdf(row) for row in where])
     height = torch.where(where < values, cdf, 1 - cdf).square()
