@@ -55,3 +55,11 @@ def test_scoped_gives_the_callers_state_back_after_an_error():
     with pytest.raises(KeyError):
         fail()
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_seeding_torch_is_what_manual_seed_does_without_writing_tracebacks(monkeypatch):
+    if not torch.accelerator.is_available():
+        monkeypatch.setattr(torch, "manual_seed", None)
+    with seeds.scoped():
+        seeds.seed_torch(5)
+        assert torch.equal(torch.rand(5), torch.rand(5, generator=torch.Generator().manual_seed(5)))

@@ -23,10 +23,22 @@ def generator(root: int, *names: str | int, device: torch.device | str = "cpu") 
     return torch.Generator(device=device).manual_seed(child(root, *names))
 
 
+def seed_torch(seed: int) -> None:
+    """Set torch's global random state, on all devices.
+
+    Where there is only the CPU, its generator is seeded directly: `torch.manual_seed` writes down a traceback for each
+    kind of device that is missing, which takes longer than a step of a small network.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 @contextmanager
 def scoped(seed: int | None = None) -> Iterator[None]:
     """Run a block with torch's global random state set to `seed`; the caller's state comes back afterwards."""
     with torch.random.fork_rng():
         if seed is not None:
-            torch.manual_seed(seed)
+            seed_torch(seed)
         yield

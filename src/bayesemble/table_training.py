@@ -188,7 +188,7 @@ def train(
         batch_size=batch_size,
         seed=seed,
         # Not "auto", which goes by the clock: the same seed has to give the same bits.
-        executor="loop" if method.num_members == 1 or network["dropout"] else "vmap",
+        executor="loop" if method.num_members == 1 else "vmap",
         progress=progress,
         **options,
     )

@@ -29,6 +29,13 @@ def test_the_sums_over_cosines_are_the_distribution_function(degrees):
     torch.testing.assert_close(student_cdf(GRID, degrees), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@DEGREES
+def test_the_distribution_function_of_huge_numbers_is_0_or_1(degrees, dtype):
+    huge = torch.tensor([-math.inf, -1e30, 1e30, math.inf], dtype=dtype)
+    torch.testing.assert_close(student_cdf(huge, degrees), torch.tensor([0, 0, 1, 1], dtype=dtype), rtol=0, atol=1e-6)
+
+
 @DEGREES
 def test_the_standard_density_has_variance_one(degrees):
     density = scipy.stats.t(degrees, scale=math.sqrt((degrees - 2) / degrees))

@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesemble import storage
 from bayesemble.execute.executor import gradient_leaves, slopes
 from bayesemble.members import Members, State
-from bayesemble.seeds import scoped
+from bayesemble.seeds import scoped, seed_torch
 from bayesemble.settings import setting
 from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 
@@ -45,7 +45,7 @@ class Loop:
         with torch.enable_grad(), nullcontext() if seeds is None else scoped():
             for index, (params, buffers) in enumerate(members.split()):
                 if seeds is not None:
-                    torch.manual_seed(seeds[index])
+                    seed_torch(seeds[index])
                 leaves = gradient_leaves(params)
                 value = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
                 _add(gradients, members.shared, index, zip(leaves, slopes(value, list(leaves.values())), strict=True))
@@ -66,7 +66,7 @@ class Loop:
         with torch.enable_grad(), nullcontext() if seeds is None else scoped():
             for index, (params, buffers) in enumerate(members.split()):
                 if seeds is not None:
-                    torch.manual_seed(seeds[index])
+                    seed_torch(seeds[index])
                 leaves.append(gradient_leaves(params))
                 rows.append(function(leaves[-1], buffers, batch.inputs_of(index), batch.targets_of(index)))
             value = couple({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
@@ -90,7 +90,7 @@ class Loop:
         with nullcontext() if seeds is None else scoped():
             for index, (params, buffers) in enumerate(members.split()):
                 if seeds is not None:
-                    torch.manual_seed(seeds[index])
+                    seed_torch(seeds[index])
                 values.append(function(params, buffers, batch.inputs_of(index), None))
         return torch.stack(values)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bayesemble.seeds import scoped
+from bayesemble.seeds import scoped, seed_torch
 
 
 @contextmanager
@@ -61,6 +61,6 @@ class _PerMember(TorchDispatchMode):
 
 
 def _first_state(source: Any, seed: int) -> Tensor:
-    source.manual_seed(seed)
+    seed_torch(seed)
     state: Tensor = source.get_rng_state()
     return state

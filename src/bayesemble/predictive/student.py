@@ -75,12 +75,13 @@ def student_cdf(values: Tensor, degrees: int) -> Tensor:
     Reference: Abramowitz & Stegun (1964), 26.7.3 and 26.7.4.
     """
     odd = degrees % 2
-    cosine_squared = degrees / (degrees + values.square())
+    values = values.clamp(-1e18, 1e18)  # whose squares still are numbers; beyond, all is 0 or 1
+    inverse = torch.rsqrt(degrees + values.square())
+    sine, cosine_squared = values * inverse, degrees * inverse.square()
     term = total = torch.ones_like(values)
     for k in range(1 + odd, degrees - 2, 2):
         term = term * cosine_squared * (k / (k + 1))
         total = total + term
-    sine = values / torch.hypot(values, values.new_tensor(math.sqrt(degrees)))
     if odd:
         inside = torch.atan(values / math.sqrt(degrees)) + sine * cosine_squared.sqrt() * total
         return 0.5 + inside / math.pi
