@@ -74,13 +74,14 @@ def test_the_roots_of_the_second_derivative(likelihood, targets):
         torch.testing.assert_close(roots[row] @ roots[row].T, expected, rtol=0, atol=1e-12)
 
 
-def test_a_normal_with_a_variance_head_has_its_fisher_information():
-    """Of the mean: 1 / v; of what the variance v = softplus(raw) is made of: (dv / draw)^2 / (2 v^2)."""
-    one = network(likelihood=be.HeteroscedasticGaussian())
+@pytest.mark.parametrize("stretch", [1.0, 2.0])
+def test_a_normal_with_a_variance_head_has_its_fisher_information(stretch):
+    """Of the mean: 1 / v; of what the variance v = s^2 softplus(raw) is made of: (dv / draw)^2 / (2 v^2)."""
+    one = network(likelihood=be.HeteroscedasticGaussian(stretch=stretch))
     outputs = torch.tensor([[0.3, -1.0], [2.0, 3.1]], dtype=torch.float64)
     roots = output_roots(one.task, outputs, torch.tensor([[50.0], [-2.0]], dtype=torch.float64), one.params)
-    variance = nn.functional.softplus(outputs[:, 1]) + 1e-6
-    expected = torch.diag_embed(torch.stack([1 / variance, outputs[:, 1].sigmoid() ** 2 / (2 * variance**2)], 1))
+    variance, slope = (nn.functional.softplus(outputs[:, 1]) + 1e-6) * stretch**2, outputs[:, 1].sigmoid() * stretch**2
+    expected = torch.diag_embed(torch.stack([1 / variance, slope**2 / (2 * variance**2)], 1))
     torch.testing.assert_close(roots @ roots.mT, expected, rtol=1e-9, atol=1e-12)
 
 

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -126,6 +127,18 @@ def test_heteroscedastic_gaussian_reads_means_and_softplus_variances(generator):
     variances = torch.nn.functional.softplus(outputs[:, 2:]) + 1e-6
     expected = distributions.Normal(outputs[:, :2], variances.sqrt()).log_prob(targets).sum(-1)
     torch.testing.assert_close(HeteroscedasticGaussian().log_prob(outputs, targets, {}), expected)
+
+
+@pytest.mark.parametrize("likelihood", [HeteroscedasticGaussian(), HeteroscedasticStudent()], ids=str)
+def test_a_stretch_is_a_factor_on_all_standard_deviations(likelihood, generator):
+    outputs, targets = normal(generator, MEMBERS, ROWS, 2), normal(generator, ROWS)
+    wide, weights = replace(likelihood, stretch=3.0), torch.full((MEMBERS,), 1 / MEMBERS)
+    plain, stretched = (one.predictive(outputs, {}, weights) for one in (likelihood, wide))
+    torch.testing.assert_close(stretched.stds, 3 * plain.stds)
+    torch.testing.assert_close(stretched.member_log_prob(targets)[0], wide.log_prob(outputs[0], targets[:, None], {}))
+    for wrong in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(SettingError, match="stretch is a factor above 0"):
+            replace(likelihood, stretch=wrong)
 
 
 @pytest.mark.parametrize("degrees", [3, 4, 10])

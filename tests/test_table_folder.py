@@ -41,7 +41,7 @@ def test_every_damaged_part_is_refused(tmp_path, description):
     description.write(tmp_path)
     good = json.loads((tmp_path / TABLE).read_text())
     bad = [None, [], 5, "x", -1.0, True, {}, {"class": "Job"}, [1]]
-    for part in ("job", "schema", "network", "baseline", "format"):
+    for part in ("job", "schema", "network", "baseline", "format", "stretch"):
         for value in bad:
             damaged = copy.deepcopy(good) | {part: value}
             if (part, value) in (("baseline", -1.0), ("format", True)):

@@ -105,6 +105,15 @@ def test_a_run_is_opened_at_its_best_state(fitted, table):
     assert again.notes == ()
 
 
+def test_an_opened_run_has_noise_as_wide_as_its_description_says(fitted, place):
+    copied = place / "wider"
+    shutil.copytree(fitted.folder, copied)
+    replace(fitted.description, stretch=3.0).write(copied)
+    found, before = (open_table(folder).ensemble.task.likelihood for folder in (copied, fitted.folder))
+    assert before.stretch == fitted.description.stretch
+    assert found == replace(before, stretch=3.0)
+
+
 def test_scores_are_those_of_the_written_predictions(fitted, table, place):
     """RMSE, coverage and the decomposition, worked out from the files."""
     found = predict_table(open_table(fitted.folder), table, place / "all.csv", keep=["id", "price"])

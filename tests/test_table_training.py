@@ -5,8 +5,9 @@ import torch
 import bayesemble as be
 from bayesemble.errors import SettingError
 from bayesemble.initialise import fresh_module
+from bayesemble.metrics import fit_spread, nll
 from bayesemble.seeds import scoped
-from bayesemble.table_training import Recipe, own_defaults, table_network, train
+from bayesemble.table_training import Recipe, own_defaults, stretch_of, stretched, table_network, train
 
 QUICK = Recipe(settings={"num_members": 2}, width=8, depth=0, epochs=3, batch_size=16)
 
@@ -122,3 +123,26 @@ def test_what_cannot_be_honoured_is_refused():
         Recipe("swag", early_stopping=True).hold_out(be.SWAG(), np.zeros(50), False, 0)
     with pytest.raises(SettingError, match="unknown method"):
         Recipe("forest").make_method()
+
+
+@pytest.mark.parametrize("noise", ["student", "normal"])
+def test_noise_that_was_learnt_too_narrow_is_widened_by_what_the_held_out_rows_ask_for(noise):
+    recipe = Recipe(noise=noise, epochs=60, early_stopping=True, validation_fraction=0.5, settings={"num_members": 2})
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 3)).astype(np.float32)
+    y = (x[:, 0] + rng.standard_t(3, 60)).astype(np.float32)
+    method = recipe.make_method()
+    held_out = recipe.hold_out(method, y, False, 0)
+    network = recipe.make_network(method, x, [], 2)
+    ensemble = train(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0)
+    learnt = stretched(ensemble, 1.0).predict(x[held_out])
+    assert stretch_of(ensemble) == max(1.0, fit_spread(learnt, y[held_out]).value)
+    assert nll(ensemble.predict(x[held_out]), y[held_out]) <= nll(learnt, y[held_out])
+
+
+def test_without_held_out_rows_noise_stays_as_it_was_learnt():
+    recipe = Recipe(epochs=1, early_stopping=False, settings={"num_members": 2})
+    x, y = np.zeros((20, 1), np.float32) + np.arange(20)[:, None] / 10, np.arange(20, dtype=np.float32)
+    method, held_out = recipe.make_method(), np.zeros(20, dtype=bool)
+    network = recipe.make_network(method, x, [], 2)
+    assert stretch_of(train(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0)) == 1

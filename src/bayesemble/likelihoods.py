@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesemble.errors import DataError, SettingError
 from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
 from bayesemble.predictive.student import check_degrees, standard_log_density
-from bayesemble.settings import setting
+from bayesemble.settings import require, setting
 from bayesemble.types import Leaves
 
 
@@ -148,11 +148,18 @@ class Gaussian(Likelihood):
         return leaves["log_noise"].exp() if self.noise == "learned" else outputs.new_tensor(self.noise)
 
 
+@dataclass(frozen=True)
 class Heteroscedastic(Likelihood):
     """A real number whose noise depends on the input; the outputs `(batch, 2 * targets)` are two heads.
 
     The first half are the means, the second half go through a softplus to give the variances (plus 1e-6).
     """
+
+    stretch: float = setting(1.0, "factor on all standard deviations, such as a recalibration gives", kw_only=True)
+
+    def __post_init__(self) -> None:
+        sensible = math.isfinite(self.stretch) and self.stretch > 0
+        require(sensible, f"stretch is a factor above 0, got {self.stretch}")
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Real numbers, half as many as outputs."""
@@ -171,7 +178,7 @@ class Heteroscedastic(Likelihood):
         about_mean, about_variance = self._information()
         raw = outputs.chunk(2, dim=-1)[1]
         variances = self._heads(outputs)[1].square()
-        slopes = torch.sigmoid(raw)
+        slopes = self.stretch**2 * torch.sigmoid(raw)
         return torch.cat([about_mean / variances, about_variance / 2 * (slopes / variances).square()], dim=-1)
 
     @abstractmethod
@@ -180,7 +187,7 @@ class Heteroscedastic(Likelihood):
 
     def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         means, raw = outputs.chunk(2, dim=-1)
-        return means, (F.softplus(raw) + 1e-6).sqrt()
+        return means, self.stretch * (F.softplus(raw) + 1e-6).sqrt()
 
 
 @dataclass(frozen=True)
@@ -218,6 +225,7 @@ class HeteroscedasticStudent(Heteroscedastic):
     degrees: int = setting(4, "degrees of freedom, from 3; the fewer, the heavier the tails")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_degrees(self.degrees)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:

@@ -10,9 +10,9 @@ from typing import Any
 from bayesemble.errors import SettingError
 
 
-def setting(default: Any, help: str) -> Any:
+def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
     """Declare a field with its default and the one sentence that documents it everywhere."""
-    return dataclasses.field(default=default, metadata={"help": help})
+    return dataclasses.field(default=default, metadata={"help": help}, kw_only=kw_only)
 
 
 def dump(value: Any) -> Any:

@@ -54,6 +54,8 @@ class Description:
     """What the simplest prediction says: the mean of the training targets, or their most frequent class."""
     evaluation: Mapping[str, Any] | None = None
     """Scores on the held-out rows, once training is over."""
+    stretch: float = 1.0
+    """How much wider the noise was made than it had been learned."""
 
     def __post_init__(self) -> None:
         network, schema = self.network, self.schema
@@ -63,6 +65,7 @@ class Description:
         sizes = {"num_numbers": schema.num_numbers, "category_sizes": schema.category_sizes}
         for name, size in sizes.items():
             _check(network.get(name) == size, f"{name} of its network do not fit its columns")
+        _check(isinstance(self.stretch, float) and 1 <= self.stretch < math.inf, "stretch cannot be")
         for name in ("width", "depth"):
             _check(type(network[name]) is int and 0 <= network[name] <= _LARGEST_NETWORK, f"{name} cannot be")
         if schema.task == "classification":
@@ -80,6 +83,7 @@ class Description:
             "network": dict(self.network),
             "baseline": self.baseline,
             "evaluation": self.evaluation,
+            "stretch": self.stretch,
         }
 
     def write(self, folder: Path) -> None:
@@ -104,7 +108,8 @@ def read_description(folder: Path) -> Description:
     job = _job(values, path)
     try:
         schema = Schema.from_json(values["schema"])
-        return Description(job, schema, values["network"], values["baseline"], values["evaluation"])
+        parts = {name: values[name] for name in ("network", "baseline", "evaluation", "stretch")}
+        return Description(job, schema, **parts)
     except (KeyError, TypeError, BayesembleError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 

@@ -27,11 +27,12 @@ from bayesemble.data.tables import Encoded, Schema, as_labels
 from bayesemble.diagnose import Diagnosis, diagnose
 from bayesemble.ensemble import Ensemble, restore
 from bayesemble.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.likelihoods import Heteroscedastic
 from bayesemble.predictive import Predictive
 from bayesemble.settings import require
 from bayesemble.table_folder import TABLE, Description, Job, begin, read_description
 from bayesemble.table_targets import baseline_of, columns_of, in_units, likelihood_of, score, values_of
-from bayesemble.table_training import table_network, train
+from bayesemble.table_training import stretch_of, stretched, table_network, train
 
 Say = Callable[[str], None]
 
@@ -93,6 +94,7 @@ def fit_table(job: Job, out: str | Path, *, progress: bool = False, say: Say = l
         )
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written to: {error}") from error
+    description = replace(description, stretch=stretch_of(ensemble))
     run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
     run = replace(run, description=replace(description, evaluation=run.score(tests, "held-out ")))
     run.description.write(folder)
@@ -116,6 +118,8 @@ def open_table(folder: str | Path) -> TableRun:
         raise CheckpointError(f"{place / TABLE} does not describe the network of the run: {error}") from error
     if ensemble.task.likelihood != likelihood or ensemble.task.output_shape != (num_outputs,):
         raise CheckpointError(f"the checkpoint in {place} is of another target than {TABLE} beside it")
+    if isinstance(likelihood, Heteroscedastic):
+        ensemble = stretched(ensemble, description.stretch)
     return TableRun(place, description, ensemble, _unfinished(found.run.get("progress")))
 
 

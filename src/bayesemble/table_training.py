@@ -2,14 +2,14 @@
 
 What is not said follows from the number of rows, so that small tables are not starved of steps and large ones not
 overfed. Training stops early by the loss on rows that are held out, unless the method gathers networks along the whole
-of training.
+of training. If the noise of a real target was learned too narrow for these rows, it is widened by one factor.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,10 @@ from bayesemble.arrays import NumpyArray
 from bayesemble.ensemble import Ensemble
 from bayesemble.errors import DataError, SettingError
 from bayesemble.fit import fit
-from bayesemble.likelihoods import HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
+from bayesemble.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
 from bayesemble.methods import METHODS, Method, make_method, method_class
 from bayesemble.methods.method import drawn_slots, full_batch, keeps_dropout
+from bayesemble.metrics import fit_spread
 from bayesemble.models.tabular import quantile_edges, tabular
 from bayesemble.particles import ParticleMethod
 from bayesemble.priors import NormalPrior
@@ -180,7 +181,7 @@ def train(
     if folder is not None:
         options |= {"checkpoint": folder, "checkpoint_every": max(epochs // 20, 1)}
         options["resume"] = checkpoints.exists(folder)
-    return fit(
+    ensemble = fit(
         Task(partial(table_network, **network), likelihood, NormalPrior(recipe.prior_std)),
         method,
         (_rows(inputs, ~held_out), targets[~held_out]),
@@ -192,6 +193,24 @@ def train(
         progress=progress,
         **options,
     )
+    if held_out.any() and isinstance(likelihood, Heteroscedastic):
+        # Only wider: these rows have chosen the epoch too, so they look better than others will.
+        found = fit_spread(ensemble.predict(_rows(inputs, held_out)), targets[held_out])
+        ensemble = stretched(ensemble, max(1.0, found.value))
+    return ensemble
+
+
+def stretched(ensemble: Ensemble, factor: float) -> Ensemble:
+    """The same ensemble of a real target, with noise that is wider by a factor."""
+    likelihood = ensemble.task.likelihood
+    assert isinstance(likelihood, Heteroscedastic)
+    return replace(ensemble, task=replace(ensemble.task, likelihood=replace(likelihood, stretch=factor)))
+
+
+def stretch_of(ensemble: Ensemble) -> float:
+    """How much wider its noise was made than it had been learned."""
+    likelihood = ensemble.task.likelihood
+    return likelihood.stretch if isinstance(likelihood, Heteroscedastic) else 1.0
 
 
 def _rows(inputs: NumpyArray | tuple[NumpyArray, ...], mask: NumpyArray) -> Any:

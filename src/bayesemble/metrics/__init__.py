@@ -50,8 +50,10 @@ from bayesemble.metrics.diversity import (
 )
 from bayesemble.metrics.posthoc import (
     Isotonic,
+    Spread,
     Temperature,
     fit_isotonic,
+    fit_spread,
     fit_temperature,
 )
 from bayesemble.metrics.ranked import crps
@@ -112,6 +114,7 @@ __all__ = [
     "RiskCoverage",
     "SizeCurve",
     "SizeStrata",
+    "Spread",
     "Summary",
     "Temperature",
     "accuracy",
@@ -140,6 +143,7 @@ __all__ = [
     "fit_intervals",
     "fit_isotonic",
     "fit_sets",
+    "fit_spread",
     "fit_temperature",
     "interval_coverage",
     "interval_score",
