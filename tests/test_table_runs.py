@@ -4,6 +4,7 @@ import importlib.util
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
