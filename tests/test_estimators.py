@@ -102,6 +102,7 @@ def test_a_grid_search_goes_over_settings_of_the_method_inside_a_pipeline():
         ({"early_stopping": "never"}, 'early_stopping is True, False or "auto"'),
         ({"validation_fraction": 1.5}, "share between 0 and 1"),
         ({"noise": "none"}, "noise is one of student, normal, not 'none'"),
+        ({"noise": []}, "noise is one of student, normal, not"),
         ({"method": "swag", "early_stopping": True}, "swag needs training to go on to the end"),
         ({"method": "hmc", "batch_size": None}, "has no setting 'learning_rate'"),
     ],

@@ -61,7 +61,7 @@ class Recipe:
     patience: int | None = setting(None, "epochs without a better loss after which training stops")
 
     def __post_init__(self) -> None:
-        require(self.noise in _NOISES, f"noise is one of {', '.join(_NOISES)}, not {self.noise!r}")
+        require(self.noise in list(_NOISES), f"noise is one of {', '.join(_NOISES)}, not {self.noise!r}")
 
     def make_method(self) -> Method:
         """The method, with the defaults of `own_defaults`."""
