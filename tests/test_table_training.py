@@ -5,7 +5,7 @@ import torch
 import bayesemble as be
 from bayesemble.errors import SettingError
 from bayesemble.initialise import fresh_module
-from bayesemble.metrics import fit_spread, nll
+from bayesemble.metrics import coverage, fit_spread
 from bayesemble.seeds import scoped
 from bayesemble.table_training import Recipe, own_defaults, stretch_of, stretched, table_network, train
 
@@ -136,8 +136,9 @@ def test_noise_that_was_learnt_too_narrow_is_widened_by_what_the_held_out_rows_a
     network = recipe.make_network(method, x, [], 2)
     ensemble = train(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0)
     learnt = stretched(ensemble, 1.0).predict(x[held_out])
-    assert stretch_of(ensemble) == max(1.0, fit_spread(learnt, y[held_out]).value)
-    assert nll(ensemble.predict(x[held_out]), y[held_out]) <= nll(learnt, y[held_out])
+    assert stretch_of(ensemble) == max(1.0, fit_spread(learnt, y[held_out], level=0.9).value)
+    assert stretch_of(ensemble) > 1
+    assert coverage(ensemble.predict(x[held_out]), y[held_out], 0.9) == pytest.approx(0.9, abs=0.04)
 
 
 def test_without_held_out_rows_noise_stays_as_it_was_learnt():

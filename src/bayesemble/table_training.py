@@ -2,7 +2,7 @@
 
 What is not said follows from the number of rows, so that small tables are not starved of steps and large ones not
 overfed. Training stops early by the loss on rows that are held out, unless the method gathers networks along the whole
-of training. If the noise of a real target was learned too narrow for these rows, it is widened by one factor.
+of training. If 90 % intervals of a real target hold too few of these rows, the noise is widened by one factor.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ _DROPOUT = 0.1  # of a method that needs dropout layers
 _LARGE = 10_000  # rows
 _STEPS = 3000  # gradient steps that a small table is given at most
 _FEWEST_HELD_OUT = 10  # rows that "auto" stops by, and only if they are at most a fifth
+_LEVEL = 0.9  # of the intervals that shall hold their share of the held-out rows
 _NOISES = {"student": HeteroscedasticStudent(), "normal": HeteroscedasticGaussian()}
 
 
@@ -195,7 +196,7 @@ def train(
     )
     if held_out.any() and isinstance(likelihood, Heteroscedastic):
         # Only wider: these rows have chosen the epoch too, so they look better than others will.
-        found = fit_spread(ensemble.predict(_rows(inputs, held_out)), targets[held_out])
+        found = fit_spread(ensemble.predict(_rows(inputs, held_out)), targets[held_out], level=_LEVEL)
         ensemble = stretched(ensemble, max(1.0, found.value))
     return ensemble
 

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -12,7 +13,7 @@ from sklearn.frozen import FrozenEstimator
 
 from bayesemble import settings
 from bayesemble.errors import DataError, SettingError
-from bayesemble.metrics import accuracy, brier, expected_calibration_error, nll
+from bayesemble.metrics import accuracy, brier, coverage, expected_calibration_error, nll
 from bayesemble.metrics.posthoc import Isotonic, Spread, Temperature, fit_isotonic, fit_spread, fit_temperature
 from bayesemble.predictive import ClassPredictive, PoissonPredictive, Predictive, StudentPredictive
 
@@ -391,6 +392,25 @@ def test_the_spread_of_heavy_tails_is_found_on_draws(generator):
     drawn = StudentPredictive(weights, means, 3 * torch.ones_like(means), 4).sample(1, generator)[0]
     narrow = StudentPredictive(weights, means, torch.ones_like(means), 4)
     assert fit_spread(narrow, drawn).value == pytest.approx(3, rel=0.05)
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+@pytest.mark.parametrize("factor", [0.3, 4.0])
+def test_the_spread_of_a_level_lets_intervals_hold_their_share(level, factor, generator):
+    predictive, targets = too_sure(generator, factor)
+    found = fit_spread(predictive, targets, level)
+    assert found.value == pytest.approx(factor, rel=0.1)
+    assert level <= coverage(found.apply(predictive), targets, level) < level + 1e-3
+    assert coverage(Spread(found.value * (1 - 1e-6)).apply(predictive), targets, level) < level
+
+
+def test_the_spread_of_a_level_is_a_quantile_of_the_errors_of_one_normal(generator):
+    predictive, targets = too_sure(generator, 2.0, rows=99, members=1)
+    score = ((targets - predictive.means[0]) / predictive.stds[0]).abs().sort().values
+    expected = score[math.ceil(0.9 * 99) - 1].item() / scipy.stats.norm.ppf(0.95)
+    assert fit_spread(predictive, targets, level=0.9).value == pytest.approx(expected, rel=1e-9)
+    with pytest.raises(SettingError, match="strictly between 0 and 1"):
+        fit_spread(predictive, targets, level=1.0)
 
 
 def test_classes_counts_and_dropped_members_have_no_spread(generator):

@@ -19,6 +19,7 @@ from bayesemble.arrays import NumpyArray
 from bayesemble.errors import SettingError
 from bayesemble.metrics.scores import nll
 from bayesemble.predictive import ClassPredictive, LocationScalePredictive, Predictive
+from bayesemble.predictive.base import check_level
 from bayesemble.settings import require
 
 LARGEST_LOG_TEMPERATURE = 10
@@ -145,17 +146,21 @@ def fit_temperature(predictive: Predictive, targets: Any, per_member: bool = Fal
     return Temperature(math.exp(_minimum(cost)), per_member)
 
 
-def fit_spread(predictive: Predictive, targets: Any) -> Spread:
-    """Find the spread under which the prediction of real numbers has the lowest NLL.
+def fit_spread(predictive: Predictive, targets: Any, level: float | None = None) -> Spread:
+    """Find the spread of a prediction of real numbers that fits these rows.
 
-    Above 1 the prediction was too sure of itself, below 1 too cautious. Where members differ there may be several
-    minima; the best of a grid is refined, and on these rows the NLL is never worse than at s = 1.
+    Above 1 the prediction was too sure of itself, below 1 too cautious. Without a level, s has the lowest NLL; where
+    members differ there may be several minima, and the best of a grid is refined. With a level, s is the smallest
+    whose intervals of that level hold their share of the targets, which says nothing of other levels but is not led
+    by a few rows.
 
-        s = argmin  mean -log sum_m w_m p(y | mean_m, s std_m)
+        s = argmin  mean -log sum_m w_m p(y | mean_m, s std_m)                     (level=None)
+        s = min { s : mean [ |F_s(y) - 1/2| <= level / 2 ] >= level }              F_s = sum_m w_m F_m,s
 
     Args:
         predictive: Mixtures of normals or of Student t distributions, of rows that were not trained on.
         targets: Their targets.
+        level: Of the intervals that shall hold their share; None goes by the NLL.
 
     Reference: see `Spread`.
     """
@@ -163,7 +168,16 @@ def fit_spread(predictive: Predictive, targets: Any) -> Spread:
     def cost(log_spread: float) -> float:
         return nll(Spread(math.exp(log_spread)).apply(predictive), targets)
 
-    return Spread(math.exp(_minimum(cost)))
+    if level is None:
+        return Spread(math.exp(_minimum(cost)))
+    check_level(level)
+    share = level
+
+    def holds(log_spread: float) -> bool:
+        inside = (Spread(math.exp(log_spread)).apply(predictive).cdf(targets) - 0.5).abs() <= share / 2
+        return int(inside.sum()) >= share * inside.numel()
+
+    return Spread(math.exp(_smallest(holds)))
 
 
 def fit_isotonic(predictive: Predictive, targets: Any) -> Isotonic:
@@ -226,6 +240,15 @@ def _minimum(cost: Callable[[float], float]) -> float:
     bounds = max(best - 1, -end), min(best + 1, end)
     refined = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-12})
     return min(float(best), float(refined.x), key=rank)
+
+
+def _smallest(holds: Callable[[float], bool]) -> float:
+    """The smallest number from which on something holds, by bisection; the largest that is sought if it never does."""
+    low, high = -float(LARGEST_LOG_TEMPERATURE), float(LARGEST_LOG_TEMPERATURE)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def _curve(probabilities: NumpyArray, happened: NumpyArray) -> tuple[tuple[float, ...], tuple[float, ...]]:
