@@ -10,6 +10,7 @@ variation; Wilson et al. (2022), "Evaluating approximate inference in Bayesian d
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -109,9 +110,9 @@ def _of_reals(found: NormalPredictive, wanted: NormalPredictive) -> dict[str, fl
 
 
 def _in_double(predictive: NormalPredictive) -> NormalPredictive:
-    require(not predictive.kept, "fidelity needs the members, which this prediction dropped; use keep_members=True")
-    weights = predictive.weights.double()
-    return NormalPredictive(weights / weights.sum(), predictive.means.double(), predictive.stds.double())
+    predictive.need_members("fidelity")
+    double = predictive.double()
+    return replace(double, weights=double.weights / double.weights.sum())
 
 
 def _check_shapes(ours: Tensor, theirs: Tensor, name: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,9 +42,7 @@ def baseline_of(schema: Schema, targets: npt.NDArray[Any]) -> float | str:
 def in_units(schema: Schema, predictive: Predictive) -> Predictive:
     """A prediction in the original units of the target, in double precision: it may be large beside its deviation."""
     if isinstance(predictive, LocationScalePredictive):
-        weights, means, stds = (part.double() for part in (predictive.weights, predictive.means, predictive.stds))
-        double = replace(predictive, weights=weights, means=means, stds=stds)
-        return double.rescale(schema.target.mean, schema.target.scale)
+        return predictive.double().rescale(schema.target.mean, schema.target.scale)
     if isinstance(predictive, PoissonPredictive):  # of rows unlike any other, the rate may be infinite
         return PoissonPredictive(predictive.weights.double(), predictive.rates.double().clamp(1e-30, 1e15))
     return predictive

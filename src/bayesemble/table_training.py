@@ -62,6 +62,7 @@ class Recipe:
     patience: int | None = setting(None, "epochs without a better loss after which training stops")
 
     def __post_init__(self) -> None:
+        # A list, as what stands in a file may be of any type, also one that a dict cannot look up.
         require(self.noise in list(_NOISES), f"noise is one of {', '.join(_NOISES)}, not {self.noise!r}")
 
     def make_method(self) -> Method:

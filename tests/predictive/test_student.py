@@ -92,6 +92,9 @@ def test_an_outlier_costs_its_logarithm():
     near, far, farther = one.log_prob(torch.tensor([0.0, 1e3, 1e6])).tolist()
     assert near > far
     assert far - farther == pytest.approx(5 * math.log(1e3), rel=1e-4)
+    normal = NormalPredictive(one.weights, one.means, one.stds)
+    twenty = torch.full((3,), 20.0)
+    assert [-p.log_prob(twenty)[0].item() for p in (normal, one)] == pytest.approx([201, 14], abs=0.2)
 
 
 def test_what_is_done_to_a_prediction_keeps_its_degrees(generator):

@@ -50,10 +50,8 @@ from bayesemble.metrics.diversity import (
 )
 from bayesemble.metrics.posthoc import (
     Isotonic,
-    Spread,
     Temperature,
     fit_isotonic,
-    fit_spread,
     fit_temperature,
 )
 from bayesemble.metrics.ranked import crps
@@ -93,6 +91,7 @@ from bayesemble.metrics.selective import (
     ood_table,
     risk_coverage,
 )
+from bayesemble.metrics.spread import Spread, fit_spread
 from bayesemble.metrics.summary import (
     Summary,
     summarise,

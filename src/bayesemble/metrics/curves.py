@@ -57,7 +57,7 @@ def size_curve(
 
     Reference: Lakshminarayanan, Pritzel & Blundell (2017), figure 2.
     """
-    require(not predictive.kept, "sizes need the members, which this prediction dropped; use keep_members=True")
+    predictive.need_members("a choice of sizes")
     require(subsets >= 1, f"at least one subset of each size is needed, got {subsets}")
     members = predictive.weights.nonzero().flatten()
     sizes = range(1, len(members) + 1) if sizes is None else sizes

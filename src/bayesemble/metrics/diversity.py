@@ -196,7 +196,7 @@ def diversity_gain(predictive: Predictive, targets: Any) -> float:
 
     Reference: Abe et al. (2022), "Deep ensembles work, but are they necessary?", the Jensen gap.
     """
-    _require_members(predictive, "diversity_gain")
+    predictive.need_members("diversity_gain")
     weighted = predictive.weights > 0
     own, weights = predictive.member_log_prob(targets)[weighted].double(), predictive.weights[weighted].double()
     together = torch.logsumexp(own + weights.log()[:, None], dim=0)
@@ -214,7 +214,7 @@ def ambiguity(predictive: RealPredictive, targets: Any) -> Ambiguity:
 
     Reference: Krogh & Vedelsby (1995), "Neural network ensembles, cross validation, and active learning".
     """
-    _require_members(predictive, "ambiguity")
+    predictive.need_members("ambiguity")
     means, weights = predictive.member_mean.double(), predictive.weights.double()
     values = match_targets(targets, means.shape).double()
     average = torch.tensordot(weights, means, dims=1)
@@ -223,10 +223,6 @@ def ambiguity(predictive: RealPredictive, targets: Any) -> Ambiguity:
         ensemble=float((values - average).square().mean()),
         spread=float(weights @ _mean_over_rows((means - average).square())),
     )
-
-
-def _require_members(predictive: Predictive, what: str) -> None:
-    require(not predictive.kept, f"{what} needs the members, which this prediction dropped; use keep_members=True")
 
 
 def _entropy(probs: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
-"""Recalibration after training: learn from held-out rows how far to trust the probabilities, then correct others.
+"""Recalibration after training: learn from held-out rows how far to trust class probabilities, then correct others.
 
 Fit on rows that were not trained on, and score on a third set: a correction looks perfect on the rows it was fitted to.
 
-    correction = fit_temperature(validation, targets)  # or fit_spread for real numbers
+    correction = fit_temperature(validation, targets)
     corrected = correction.apply(predictive)
+
+For real numbers see `spread.py`.
 """
 
 import math
@@ -18,12 +20,11 @@ from torch import Tensor
 from bayesemble.arrays import NumpyArray
 from bayesemble.errors import SettingError
 from bayesemble.metrics.scores import nll
-from bayesemble.predictive import ClassPredictive, LocationScalePredictive, Predictive
-from bayesemble.predictive.base import check_level
+from bayesemble.predictive import ClassPredictive, Predictive
 from bayesemble.settings import require
 
-LARGEST_LOG_TEMPERATURE = 10
-"""Temperatures are sought between exp(-10) and exp(10)."""
+LARGEST_LOG_FACTOR = 10
+"""Temperatures and spreads are sought between exp(-10) and exp(10)."""
 
 
 @dataclass(frozen=True)
@@ -53,37 +54,11 @@ class Temperature:
         """Predictions under this temperature, in double precision."""
         classes = _need_classes(predictive)
         if self.per_member:
-            _need_members(classes, "a temperature per member")
+            classes.need_members("a temperature per member")
         else:
             classes = _averaged(classes)
         scaled = _without_zeros(classes.log_probs) / self.value
         return replace(classes, log_probs=scaled.log_softmax(-1))
-
-
-@dataclass(frozen=True)
-class Spread:
-    """One number that makes all predictions of real numbers wider (above 1) or narrower: each std becomes s std.
-
-    Means stay, and with them the RMSE and what the members disagree about; only their own noise changes.
-
-    Reference: Laves et al. (2020), "Well-calibrated regression uncertainty", where it is called sigma scaling.
-    """
-
-    value: float
-    """s, above 0; 1 changes nothing."""
-
-    def __post_init__(self) -> None:
-        sensible = math.isfinite(self.value) and self.value > 0
-        require(sensible, f"a spread is a number above 0, got {self.value}")
-
-    def apply(self, predictive: Predictive) -> LocationScalePredictive:
-        """Predictions with this spread, in double precision."""
-        if not isinstance(predictive, LocationScalePredictive):
-            raise SettingError(
-                f"a spread is for real numbers, got {type(predictive).__name__}; classes have fit_temperature"
-            )
-        _need_members(predictive, "a spread")
-        return replace(predictive, means=predictive.means.double(), stds=self.value * predictive.stds.double())
 
 
 @dataclass(frozen=True)
@@ -143,41 +118,7 @@ def fit_temperature(predictive: Predictive, targets: Any, per_member: bool = Fal
     def cost(log_temperature: float) -> float:
         return nll(Temperature(math.exp(log_temperature), per_member).apply(classes), labels)
 
-    return Temperature(math.exp(_minimum(cost)), per_member)
-
-
-def fit_spread(predictive: Predictive, targets: Any, level: float | None = None) -> Spread:
-    """Find the spread of a prediction of real numbers that fits these rows.
-
-    Above 1 the prediction was too sure of itself, below 1 too cautious. Without a level, s has the lowest NLL; where
-    members differ there may be several minima, and the best of a grid is refined. With a level, s is the smallest
-    whose intervals of that level hold their share of the targets, which says nothing of other levels but is not led
-    by a few rows.
-
-        s = argmin  mean -log sum_m w_m p(y | mean_m, s std_m)                     (level=None)
-        s = min { s : mean [ |F_s(y) - 1/2| <= level / 2 ] >= level }              F_s = sum_m w_m F_m,s
-
-    Args:
-        predictive: Mixtures of normals or of Student t distributions, of rows that were not trained on.
-        targets: Their targets.
-        level: Of the intervals that shall hold their share; None goes by the NLL.
-
-    Reference: see `Spread`.
-    """
-
-    def cost(log_spread: float) -> float:
-        return nll(Spread(math.exp(log_spread)).apply(predictive), targets)
-
-    if level is None:
-        return Spread(math.exp(_minimum(cost)))
-    check_level(level)
-    share = level
-
-    def holds(log_spread: float) -> bool:
-        inside = (Spread(math.exp(log_spread)).apply(predictive).cdf(targets) - 0.5).abs() <= share / 2
-        return int(inside.sum()) >= share * inside.numel()
-
-    return Spread(math.exp(_smallest(holds)))
+    return Temperature(math.exp(minimum(cost)), per_member)
 
 
 def fit_isotonic(predictive: Predictive, targets: Any) -> Isotonic:
@@ -209,10 +150,6 @@ def _need_classes(predictive: Predictive) -> ClassPredictive:
     return predictive
 
 
-def _need_members(predictive: Predictive, what: str) -> None:
-    require(not predictive.kept, f"{what} needs the members, which this prediction dropped; use keep_members=True")
-
-
 def _averaged(predictive: ClassPredictive) -> ClassPredictive:
     """The averaged prediction as a single member, in double precision."""
     log_probs = predictive.log_probs.double()
@@ -228,27 +165,18 @@ def _without_zeros(log_probs: Tensor) -> Tensor:
     return torch.maximum(log_probs, least.clamp_max(math.log(torch.finfo(torch.float32).tiny)))
 
 
-def _minimum(cost: Callable[[float], float]) -> float:
+def minimum(cost: Callable[[float], float]) -> float:
     """Where a cost is least: on a grid, then between its neighbours. Of equal costs the one nearest to 0 is taken."""
     from scipy.optimize import minimize_scalar
 
     def rank(point: float) -> tuple[float, float]:
         return cost(point), abs(point)
 
-    end = LARGEST_LOG_TEMPERATURE
+    end = LARGEST_LOG_FACTOR
     best = min(range(-end, end + 1), key=rank)
     bounds = max(best - 1, -end), min(best + 1, end)
     refined = minimize_scalar(cost, bounds=bounds, method="bounded", options={"xatol": 1e-12})
     return min(float(best), float(refined.x), key=rank)
-
-
-def _smallest(holds: Callable[[float], bool]) -> float:
-    """The smallest number from which on something holds, by bisection; the largest that is sought if it never does."""
-    low, high = -float(LARGEST_LOG_TEMPERATURE), float(LARGEST_LOG_TEMPERATURE)
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
 
 
 def _curve(probabilities: NumpyArray, happened: NumpyArray) -> tuple[tuple[float, ...], tuple[float, ...]]:

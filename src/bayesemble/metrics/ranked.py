@@ -51,8 +51,8 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
     """
     if isinstance(predictive, LocationScalePredictive):
         values = match_targets(targets, predictive.means.shape).double().flatten()
-        weights, means, stds = predictive.weights.double(), predictive.means.double(), predictive.stds.double()
-        double = replace(predictive, weights=weights, means=means.flatten(1), stds=stds.flatten(1))
+        double = predictive.double()
+        double = replace(double, means=double.means.flatten(1), stds=double.stds.flatten(1))
         if isinstance(double, NormalPredictive):
             return _by_pieces(_normal_crps, double.num_members, double, values)
         return _by_pieces(_integrated_crps, _NODES * (len(_KNOTS) * double.num_members + 2), double, values)

@@ -112,7 +112,7 @@ class Predictive(ABC):
 
     def take(self, indices: Sequence[int] | Tensor) -> Self:
         """The prediction of some members alone, whose weights keep their proportions; if all are 0, equal weights."""
-        self._need_members("a choice of members")
+        self.need_members("a choice of members")
         places = torch.as_tensor(indices)
         inside = (places >= -self.num_members) & (places < self.num_members)
         if not len(places) or not inside.all():
@@ -125,7 +125,7 @@ class Predictive(ABC):
 
     def reweight(self, weights: Any) -> Self:
         """The same members under other weights; they are normalised to sum to one."""
-        self._need_members("reweight(w)")
+        self.need_members("reweight(w)")
         return dataclasses.replace(self, weights=_as_weights(weights, self._member_values()[0]))
 
     @classmethod
@@ -158,7 +158,8 @@ class Predictive(ABC):
     def _member_values(self) -> list[Tensor]:
         return list(self._member_fields().values())
 
-    def _need_members(self, what: str) -> None:
+    def need_members(self, what: str) -> None:
+        """Refuse something that a reduced prediction can no longer give."""
         if self.kept:
             raise SettingError(f"{what} needs the members, which this prediction dropped; use keep_members=True")
 
@@ -170,7 +171,7 @@ class Predictive(ABC):
         return torch.logsumexp(values + log_weights, dim=0)
 
     def _pick_members(self, num: int, generator: torch.Generator) -> Tensor:
-        self._need_members("sample")
+        self.need_members("sample")
         return torch.multinomial(self.weights.double(), num, replacement=True, generator=generator)
 
 

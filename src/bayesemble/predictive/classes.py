@@ -30,7 +30,7 @@ class ClassPredictive(Predictive):
     @property
     def member_probs(self) -> Tensor:
         """Probabilities of each member, `(member, row, class)`."""
-        self._need_members("member_probs")
+        self.need_members("member_probs")
         return self.log_probs.exp()
 
     @property

@@ -135,6 +135,11 @@ class LocationScalePredictive(RealPredictive):
         chosen = self._pick_members(num, generator)
         return self.means[chosen] + self.stds[chosen] * self.standard_sample(self.means[chosen].shape, generator)
 
+    def double(self) -> Self:
+        """The same in double precision."""
+        parts = {name: getattr(self, name).double() for name in ("weights", "means", "stds")}
+        return replace(self, **parts)
+
     def rescale(self, shift: Any, scale: Any) -> Self:
         """Predictions of `shift + scale * y`: back to the original units of a standardised target."""
         shift, scale = (torch.as_tensor(value, dtype=torch.float64).to(self.means) for value in (shift, scale))
