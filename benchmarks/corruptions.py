@@ -25,14 +25,14 @@ from rich.table import Table
 from torch import nn
 
 import bayesemble as be
-from bayesemble import seeds
-from bayesemble.compare import Entry, parse_methods
+from bayesemble.apps.compare.compare import Entry, parse_methods
+from bayesemble.core import seeds
+from bayesemble.core.errors import BayesembleError, DataError, SettingError
 from bayesemble.data.catalogue import DATASETS, DIGIT_PIXEL_RANGE
 from bayesemble.data.corruptions import CORRUPTIONS
 from bayesemble.data.images import LabelledImages, read_idx, read_npz
-from bayesemble.errors import BayesembleError, DataError, SettingError
 from bayesemble.metrics import accuracy, expected_calibration_error, nll
-from bayesemble.metrics.robustness import (
+from bayesemble.metrics.corruption import (
     CorruptionTable,
     corruption_table,
     mean_corruption_error,

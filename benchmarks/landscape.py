@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble import landscape
+from bayesemble.apps.report.landscape import LandscapePage
+from bayesemble.apps.report.page import write
 from bayesemble.data.images import read_idx, read_npz
+from bayesemble.diagnostics import landscape
 from bayesemble.models import mlp
-from bayesemble.report.landscape import LandscapePage
-from bayesemble.report.page import write
 
 RATES = {"fashion-mnist": 3e-3, "cifar10": 2e-3}
 FILES = {

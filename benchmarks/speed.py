@@ -23,9 +23,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.core.types import Batch, Clock
 from bayesemble.methods import make_method
 from bayesemble.models import mlp, resnet, resnet18
-from bayesemble.types import Batch, Clock
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble.likelihoods import Gaussian
-from bayesemble.types import Leaves
+from bayesemble.core.types import Leaves
+from bayesemble.task.likelihoods import Gaussian
 
 
 @dataclass(frozen=True)

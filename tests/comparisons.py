@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bayesemble.compare import compare
-from bayesemble.comparison import Comparison, Result
+from bayesemble.apps.compare.compare import compare
+from bayesemble.apps.compare.results import Comparison, Result
 
 METHODS = "map,deep_ensemble,repulsive"
 

@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bayesemble.apps.tables.description import TABLE, Job
+from bayesemble.apps.tables.run import evaluate_table, fit_table, open_table, predict_table
+from bayesemble.core.errors import BayesembleError
 from bayesemble.data.find_schema import find_schema
+from bayesemble.data.schema import TASKS, Schema
 from bayesemble.data.table_files import read_rows
-from bayesemble.data.tables import TASKS, Schema
-from bayesemble.errors import BayesembleError
-from bayesemble.table_folder import TABLE, Job
-from bayesemble.table_runs import evaluate_table, fit_table, open_table, predict_table
-from bayesemble.table_training import Recipe
+from bayesemble.estimators.recipe import Recipe
 from odd_tables import odd_table, quoted_table
 
 SECONDS = 60  # for one case, which takes a fraction of a second

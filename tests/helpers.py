@@ -1,6 +1,8 @@
 """Networks and data that many tests share, and a quiet way to train."""
 
+import os
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,14 @@ from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.predictive import NormalPredictive, PoissonPredictive
+
+TESTS = Path(__file__).parent
+
+
+def with_tests_on_path() -> dict[str, str]:
+    """The environment for a process of its own that imports from the tests, and the package under test."""
+    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
 
 
 def quick_fit(task: be.Task, data: Any, method: Any = None, **options: Any) -> be.Ensemble:

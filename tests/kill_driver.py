@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 import bayesemble as be
-from bayesemble import checkpoint
-from bayesemble.seeds import scoped
+from bayesemble.core.seeds import scoped
+from bayesemble.training import checkpoint
 from helpers import dropout_mlp, table
 
 TIMED, IN_WRITE = int(sys.argv[2]), int(sys.argv[3])

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble.curvature import ggn
-from bayesemble.curvature.blocks import (
+from bayesemble.core.errors import ModelError, SettingError
+from bayesemble.core.seeds import scoped
+from bayesemble.methods.laplace import gauss_newton
+from bayesemble.methods.laplace.gauss_newton import Network, linearised, output_roots, twice_backward
+from bayesemble.methods.laplace.gaussian_blocks import (
     Block,
     Layout,
     best_scale,
@@ -17,10 +20,7 @@ from bayesemble.curvature.blocks import (
     memory,
     spectrum,
 )
-from bayesemble.curvature.ggn import Network, linearised, output_roots, twice_backward
-from bayesemble.curvature.kronecker import kronecker
-from bayesemble.errors import ModelError, SettingError
-from bayesemble.seeds import scoped
+from bayesemble.methods.laplace.kronecker import kronecker
 from helpers import norm_convnet, norm_mlp, small_mlp, table
 
 needs_curvlinops = pytest.mark.skipif(
@@ -122,9 +122,9 @@ def test_whole_and_diagonal_against_the_formula(names, monkeypatch):
     expected = torch.einsum("nop,nok,nqk,nqr->pr", jacobians, roots, roots, jacobians)
     parts = [(x[:7], y[:7]), (x[7:], y[7:])]
     for budget in (1 << 27, 1 << 12, 1):  # all rows at once, a few, one row and one column
-        monkeypatch.setattr(ggn, "_BUDGET", budget)
-        torch.testing.assert_close(ggn.whole(one, parts, flat_layout(one)).right, expected, rtol=0, atol=1e-10)
-        torch.testing.assert_close(ggn.diagonal(one, parts, flat_layout(one)).right, expected.diagonal())
+        monkeypatch.setattr(gauss_newton, "_BUDGET", budget)
+        torch.testing.assert_close(gauss_newton.whole(one, parts, flat_layout(one)).right, expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(gauss_newton.diagonal(one, parts, flat_layout(one)).right, expected.diagonal())
 
 
 class Recurrent(nn.Module):
@@ -141,19 +141,21 @@ def test_what_vmap_cannot_run_goes_row_by_row():
     one = network(lambda: Recurrent().double(), x=x.double())
     roots = output_roots(one.task, one.outputs(x.double()), y, one.params)
     expected = torch.einsum("nop,nok->nkp", jacobian(one, x.double()), roots)
-    found = ggn.pulled_back_one_by_one(one, x.double(), roots)
+    found = gauss_newton.pulled_back_one_by_one(one, x.double(), roots)
     torch.testing.assert_close(torch.cat([found[name].flatten(2) for name in one.names], 2), expected)
     total = torch.einsum("nkp,nkq->pq", expected, expected)
-    torch.testing.assert_close(ggn.whole(one, [(x.double(), y)], flat_layout(one)).right, total, rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        gauss_newton.whole(one, [(x.double(), y)], flat_layout(one)).right, total, rtol=0, atol=1e-10
+    )
 
 
 def test_batch_norm_is_run_in_eval_mode_and_left_alone():
     one = network(norm_mlp, x=table()[0])
     before = {name: leaf.clone() for name, leaf in one.buffers.items()}
-    block = ggn.whole(one, [table()], flat_layout(one))
+    block = gauss_newton.whole(one, [table()], flat_layout(one))
     assert all(torch.equal(leaf, before[name]) for name, leaf in one.buffers.items())
     halves = [tuple(part[rows] for part in table()) for rows in (slice(0, 5), slice(5, 48))]
-    again = ggn.whole(one, halves, flat_layout(one)).right
+    again = gauss_newton.whole(one, halves, flat_layout(one)).right
     torch.testing.assert_close(block.right, again, rtol=1e-5, atol=1e-6)
 
 
@@ -214,8 +216,10 @@ def test_a_network_that_cannot_be_made_linear_still_has_its_curvature():
         linearised(one, x, one.chosen)
     plain = Network(be.Task(lambda: nn.Linear(4, 2), be.Categorical()).bind(6, x), {}, {}, ("weight", "bias"))
     plain.params.update({name.removeprefix("head."): 2 * leaf for name, leaf in one.params.items()})
-    expected = 4 * ggn.whole(plain, [(x, y)], flat_layout(plain)).right
-    torch.testing.assert_close(ggn.whole(one, [(x, y)], flat_layout(one)).right, expected, rtol=1e-5, atol=1e-6)
+    expected = 4 * gauss_newton.whole(plain, [(x, y)], flat_layout(plain)).right
+    torch.testing.assert_close(
+        gauss_newton.whole(one, [(x, y)], flat_layout(one)).right, expected, rtol=1e-5, atol=1e-6
+    )
 
 
 # --- Kronecker products ---

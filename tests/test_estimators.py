@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import bayesemble as be
-from bayesemble.errors import DataError, SettingError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.estimators import EnsembleClassifier, EnsembleRegressor, can_stop_early
 
 QUICK = {

@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 from torch import distributions
 
-from bayesemble.errors import DataError, SettingError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import (
     ClassPredictive,
     NormalPredictive,

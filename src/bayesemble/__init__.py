@@ -1,10 +1,74 @@
 """bayesemble turns any PyTorch network into a Bayesian ensemble.
 
-The public names are listed in `__init__.pyi`; each is imported when it is first used, so that the command line
+The imports below are the public names. Each is carried out when its name is first used, so that the command line
 answers at once.
 """
 
-import lazy_loader
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from bayesemble import data as data
+    from bayesemble import estimators as estimators
+    from bayesemble import metrics as metrics
+    from bayesemble import models as models
+    from bayesemble.core.errors import BayesembleError as BayesembleError
+    from bayesemble.core.errors import CheckpointError as CheckpointError
+    from bayesemble.core.errors import DataError as DataError
+    from bayesemble.core.errors import ExecutionError as ExecutionError
+    from bayesemble.core.errors import MissingExtraError as MissingExtraError
+    from bayesemble.core.errors import ModelError as ModelError
+    from bayesemble.core.errors import SettingError as SettingError
+    from bayesemble.core.errors import TrainingError as TrainingError
+    from bayesemble.core.members import Members as Members
+    from bayesemble.diagnostics import landscape as landscape
+    from bayesemble.diagnostics import plots as plots
+    from bayesemble.diagnostics import weighting as weighting
+    from bayesemble.diagnostics.convergence import convergence as convergence
+    from bayesemble.diagnostics.diagnose import diagnose as diagnose
+    from bayesemble.diagnostics.fidelity import fidelity as fidelity
+    from bayesemble.diagnostics.prior_predictive import prior_predictive as prior_predictive
+    from bayesemble.diagnostics.size import count_parameters as count_parameters
+    from bayesemble.execute import schedules as schedules
+    from bayesemble.execute.loop import Loop as Loop
+    from bayesemble.execute.vmap import Vmap as Vmap
+    from bayesemble.methods import METHODS as METHODS
+    from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC as CyclicalSGMCMC
+    from bayesemble.methods.along_training.snapshot import Snapshot as Snapshot
+    from bayesemble.methods.along_training.subspace import Subspace as Subspace
+    from bayesemble.methods.along_training.swag import SWAG as SWAG
+    from bayesemble.methods.deep_ensemble import DeepEnsemble as DeepEnsemble
+    from bayesemble.methods.hmc import HMC as HMC
+    from bayesemble.methods.implicit.patched import ECMP as ECMP
+    from bayesemble.methods.implicit.patched import EMP as EMP
+    from bayesemble.methods.implicit.patched import DropConnect as DropConnect
+    from bayesemble.methods.implicit.patched import Dropout as Dropout
+    from bayesemble.methods.implicit.patched import Explicit as Explicit
+    from bayesemble.methods.implicit.patched import Patched as Patched
+    from bayesemble.methods.laplace.laplace import Laplace as Laplace
+    from bayesemble.methods.mc_dropout import MCDropout as MCDropout
+    from bayesemble.methods.repulsion import kernels as kernels
+    from bayesemble.methods.repulsion import scores as scores
+    from bayesemble.methods.repulsion.interacting import RowSampler as RowSampler
+    from bayesemble.methods.repulsion.repulsive import Repulsive as Repulsive
+    from bayesemble.methods.repulsion.stein import Stein as Stein
+    from bayesemble.predictive import Predictive as Predictive
+    from bayesemble.task.likelihoods import Bernoulli as Bernoulli
+    from bayesemble.task.likelihoods import Categorical as Categorical
+    from bayesemble.task.likelihoods import Gaussian as Gaussian
+    from bayesemble.task.likelihoods import HeteroscedasticGaussian as HeteroscedasticGaussian
+    from bayesemble.task.likelihoods import HeteroscedasticStudent as HeteroscedasticStudent
+    from bayesemble.task.likelihoods import Poisson as Poisson
+    from bayesemble.task.priors import LaplacePrior as LaplacePrior
+    from bayesemble.task.priors import NormalPrior as NormalPrior
+    from bayesemble.task.task import Task as Task
+    from bayesemble.training.batches import PerMember as PerMember
+    from bayesemble.training.ensemble import Ensemble as Ensemble
+    from bayesemble.training.ensemble import evaluate as evaluate
+    from bayesemble.training.ensemble import load as load
+    from bayesemble.training.fit import fit as fit
+else:
+    from bayesemble.core.lazy import attach
+
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

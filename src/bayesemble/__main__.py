@@ -1,5 +1,5 @@
 """`python -m bayesemble` is the command line."""
 
-from bayesemble.cli import main
+from bayesemble.apps.cli.main import main
 
 main()

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from bayesemble.comparison import Comparison, Result
-from bayesemble.report.comparison import comparison_page
+from bayesemble.apps.compare.results import Comparison, Result
+from bayesemble.apps.report.comparison import comparison_page
 from comparisons import tiny
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble import settings
+from bayesemble.core import settings
+from bayesemble.execute.schedules import SCHEDULES, Step
 from bayesemble.methods import METHODS, make_method, method_class
-from bayesemble.methods.method import full_batch, keeps_dropout
-from bayesemble.schedules import SCHEDULES, Step
+from bayesemble.methods.base import full_batch, keeps_dropout
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table, with_dropout
 
 pytestmark = pytest.mark.parametrize("name", METHODS)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bayesemble.core.errors import DataError, MissingExtraError
 from bayesemble.data.array_files import flat_images, read_arrays, read_inputs, read_pictures
-from bayesemble.errors import DataError, MissingExtraError
 
 
 def idx(path, array):

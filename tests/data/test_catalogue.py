@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
-from bayesemble import seeds
+from bayesemble.core import seeds
+from bayesemble.core.errors import DataError
 from bayesemble.data import DATASETS, Split, load_split
 from bayesemble.data.catalogue import Parts, location_and_scale
-from bayesemble.errors import DataError
 
 # name: (training rows, test rows, columns, classes, foreign rows)
 SHAPES = {

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from bayesemble.data import corruptions, filters
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.data import corruptions, image_filters
 from bayesemble.data.corruptions import CORRUPTIONS, ROTATIONS, corrupt, rotated
 from bayesemble.data.images import read_idx, read_npz
-from bayesemble.errors import DataError, SettingError
 from conftest import REAL_DATA
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -30,8 +30,8 @@ def samples(kind: str) -> np.ndarray:
     if kind == "digits":
         return (load_digits().images[:60, ..., None] / 16).astype(np.float32)
     count, size, channels = {"gray": (12, 28, 1), "colour": (12, 32, 3), "large": (3, 96, 3)}[kind]
-    fields = filters.plasma((count * channels, size, size), 2.5, random(1))
-    edges = fields + 0.4 * (filters.plasma((count * channels, size, size), 3.0, random(2)) > 0.5) - 0.2
+    fields = image_filters.plasma((count * channels, size, size), 2.5, random(1))
+    edges = fields + 0.4 * (image_filters.plasma((count * channels, size, size), 3.0, random(2)) > 0.5) - 0.2
     return edges.clip(0, 1).reshape(count, channels, size, size).transpose(0, 2, 3, 1).astype(np.float32)
 
 
@@ -165,7 +165,9 @@ def test_noise_takes_the_table_of_its_size_and_is_not_scaled(size: int, expected
 def test_lengths_are_scaled_to_the_size_of_the_image(size: int, radius: float) -> None:
     image = np.zeros((1, size, size, 1))
     image[0, size // 2, size // 2] = 1
-    np.testing.assert_allclose(corrupt(image, "defocus_blur", 5, random()), filters.defocused(image, radius).clip(0, 1))
+    np.testing.assert_allclose(
+        corrupt(image, "defocus_blur", 5, random()), image_filters.defocused(image, radius).clip(0, 1)
+    )
 
 
 def test_counts_of_light_have_the_variance_of_poisson() -> None:
@@ -229,7 +231,7 @@ def test_snow_and_frost_lay_brightness_over_black() -> None:
 def test_jpeg_takes_the_published_qualities() -> None:
     images = samples("colour")
     for severity, quality in zip(SEVERITIES, (80, 65, 58, 50, 40), strict=True):
-        expected = filters.through_jpeg(images, quality).clip(0, 1)
+        expected = image_filters.through_jpeg(images, quality).clip(0, 1)
         np.testing.assert_allclose(corrupt(images, "jpeg_compression", severity, random()), expected, atol=1e-6)
 
 
@@ -244,7 +246,7 @@ def test_quarter_turns_are_exact_and_counter_clockwise() -> None:
 
 
 def test_turning_there_and_back_restores_the_middle() -> None:
-    images = filters.softened(samples("gray"), 1.5)
+    images = image_filters.softened(samples("gray"), 1.5)
     back = rotated(rotated(images, 30), -30)
     middle = np.s_[:, 9:19, 9:19]
     np.testing.assert_allclose(back[middle], images[middle], atol=0.06)

@@ -4,11 +4,11 @@ import random
 import numpy as np
 import pytest
 
+from bayesemble.core.errors import BayesembleError, DataError, SettingError
 from bayesemble.data import find_schema as finding
 from bayesemble.data.find_schema import find_schema
+from bayesemble.data.schema import TASKS, Schema
 from bayesemble.data.table_files import Chunk, read_rows
-from bayesemble.data.tables import TASKS, Schema
-from bayesemble.errors import BayesembleError, DataError, SettingError
 from odd_tables import odd_table
 
 

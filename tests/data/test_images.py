@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bayesemble.core.errors import DataError
 from bayesemble.data.images import read_idx, read_npz
-from bayesemble.errors import DataError
 from conftest import REAL_DATA
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)

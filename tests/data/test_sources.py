@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data import load_split
 from bayesemble.data.sources import data_name, data_stamp, load_data, resolve_data, usual_epochs
-from bayesemble.errors import DataError, SettingError
 from conftest import REAL_DATA
 
 FIELDS = ("x_train", "y_train", "x_test", "y_test", "x_foreign")

@@ -8,11 +8,11 @@ import time
 import numpy as np
 import pytest
 
+from bayesemble.core.errors import DataError, MissingExtraError
 from bayesemble.data import table_files
 from bayesemble.data.cells import read
 from bayesemble.data.table_files import read_rows
 from bayesemble.data.table_writing import write_rows
-from bayesemble.errors import DataError, MissingExtraError
 
 needs_pyarrow = pytest.mark.skipif(
     importlib.util.find_spec("pyarrow") is None, reason="pyarrow, of the extra parquet, is not installed"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayesemble.core.errors import DataError
 from bayesemble.data.table_files import read_rows
 from bayesemble.data.table_writing import write_rows
-from bayesemble.errors import DataError
 
 needs_pyarrow = pytest.mark.skipif(
     importlib.util.find_spec("pyarrow") is None, reason="pyarrow, of the extra parquet, is not installed"

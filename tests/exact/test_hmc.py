@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble.convergence import effective_sample_size
+from bayesemble.diagnostics.convergence import effective_sample_size
 from bayesemble.methods.hmc import leapfrog
 
 NOISE, PRIOR_STD = 0.7, 1.3
@@ -205,8 +205,8 @@ def test_the_energy_is_off_by_the_square_of_the_step(generator):
 
 def test_a_transition_is_the_textbook_one(generator):
     """Ten naive lines of Neal (2011) from the same momenta and uniforms, chain by chain."""
-    from bayesemble import seeds
-    from bayesemble.types import Batch, Clock
+    from bayesemble.core import seeds
+    from bayesemble.core.types import Batch, Clock
 
     x, y = regression_data()
     task = regression_task().bind(len(x), x)

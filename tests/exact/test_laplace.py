@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 import bayesemble as be
-from bayesemble.members import State
-from bayesemble.methods.laplace import SLOT, Laplace
-from bayesemble.types import Batch
+from bayesemble.core.members import State
+from bayesemble.core.types import Batch
+from bayesemble.methods.laplace.laplace import SLOT, Laplace
 
 NOISE = 0.7
 STDS = {"weight": 1.3, "bias": 0.4}

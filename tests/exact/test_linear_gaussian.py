@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble.types import Batch
+from bayesemble.core.types import Batch
 
 NOISE, PRIOR_STD = 0.7, 1.3
 

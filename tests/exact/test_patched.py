@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble.patching import COMPONENTS
-from bayesemble.seeds import scoped
-from bayesemble.types import Batch, Clock
+from bayesemble.core.seeds import scoped
+from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.implicit.patches import COMPONENT_PREFIX
 from helpers import quick_fit
 
 
@@ -52,7 +52,7 @@ def test_the_gradient_is_unbiased_against_all_combinations(mixing, kl):
 
     def lower_bound(values: dict[str, Tensor]) -> Tensor:
         def part(name: str, k: int) -> Tensor:
-            return values[name][0] if k == 0 else values[COMPONENTS + name][0, k - 1]
+            return values[name][0] if k == 0 else values[COMPONENT_PREFIX + name][0, k - 1]
 
         def probability(layer: int) -> Tensor:
             key = f"mixing.layer-{layer}"
@@ -86,7 +86,7 @@ def test_the_gradient_is_unbiased_against_all_combinations(mixing, kl):
             likely = values[f"mixing.layer-{layer}"][0].softmax(0)
             total = total - (likely * likely.log()).sum()
             for k, name in itertools.product(range(3), names):
-                leaf = (leaves[name][0] if k == 0 else leaves[COMPONENTS + name][0, k - 1]).detach()
+                leaf = (leaves[name][0] if k == 0 else leaves[COMPONENT_PREFIX + name][0, k - 1]).detach()
                 total = total - likely[k] * leaf.numel() * constant
                 if kl == "single":
                     total = total - likely[k] * leaf.square().sum() / (2 * 1.3**2)
@@ -118,7 +118,7 @@ def test_the_exact_pull_of_the_prior_is_as_strong_as_a_component_is_likely():
         state = method.init(tiny, 0)
         before = {name: leaf.clone() for name, leaf in method._learned(state).items()}
         method.step(state, blind, tiny, be.Loop(), Clock(0, 1, 0))
-        name = COMPONENTS + "first.weight"
+        name = COMPONENT_PREFIX + "first.weight"
         moved[kl] = (6 * (method._learned(state)[name] - before[name]) / -before[name]).flatten()
     torch.testing.assert_close(moved["exact"], torch.full((12,), 0.25 / 1.3**2, dtype=torch.float64))
     torch.testing.assert_close(moved["single"], torch.full((12,), 1 / 1.3**2, dtype=torch.float64))

@@ -14,9 +14,9 @@ from scipy.linalg import solve_discrete_lyapunov
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble import seeds
-from bayesemble.methods.sgmcmc import CyclicalSGMCMC
-from bayesemble.types import Batch, Clock
+from bayesemble.core import seeds
+from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC
 
 NOISE, PRIOR_STD = 0.7, 1.3
 MEMBERS, OUTPUTS = 3, 1500

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import bayesemble as be
+from bayesemble.core.members import State
+from bayesemble.core.types import Batch
 from bayesemble.execute.choose import choose, describe, vmap_obstacle
-from bayesemble.members import State
 from bayesemble.models import mlp
-from bayesemble.types import Batch
 from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
 
 

@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from bayesemble import seeds, storage
+from bayesemble.core import offload, seeds
+from bayesemble.core.members import State
+from bayesemble.core.types import Batch
 from bayesemble.execute.executor import slopes, thread_count
-from bayesemble.members import State
-from bayesemble.types import Batch
 from helpers import dropout_mlp, images, norm_convnet, norm_mlp, small_mlp, table
 
 
@@ -134,7 +134,7 @@ def test_a_shared_leaf_gets_the_sum_over_members_of_its_coupled_gradients_also_o
     expected["0.weight"] = expected["0.weight"].sum(0)
     found = executor.coupled_gradients(member_outputs(task), couple, shared, Batch(x, y))
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
-    with storage.gradients(storage.Store(tmp_path)):
+    with offload.gradients(offload.Store(tmp_path)):
         for _ in range(2):
             stored = executor.coupled_gradients(member_outputs(task), couple, shared, Batch(x, y))
             assert all(torch.equal(stored[name], leaf) for name, leaf in found.items())

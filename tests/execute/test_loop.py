@@ -1,7 +1,7 @@
 import torch
 
 import bayesemble as be
-from bayesemble.members import State
+from bayesemble.core.members import State
 from helpers import norm_convnet
 
 

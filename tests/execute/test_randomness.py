@@ -1,8 +1,8 @@
 import torch
 from torch import nn
 
+from bayesemble.core.seeds import scoped
 from bayesemble.execute.randomness import per_member
-from bayesemble.seeds import scoped
 
 
 class Noisy(nn.Module):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.types import Batch
+from bayesemble.core.types import Batch
 from helpers import (
     all_leaves,
     dropout_mlp,

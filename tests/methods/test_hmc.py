@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesemble as be
-from bayesemble.compare import compare
+from bayesemble.apps.compare.compare import compare
+from bayesemble.core.types import Batch, Clock
 from bayesemble.methods.hmc import count_draws, dual_average, flatten, shrunk_variance, unflatten
-from bayesemble.types import Batch, Clock
 from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from bayesemble.errors import SettingError
+from bayesemble.core.errors import SettingError
 from helpers import all_leaves, largest_difference, quick_fit, small_mlp, table, with_dropout
 
 

@@ -6,7 +6,7 @@ import scipy.stats
 import sklearn.calibration
 import torch
 
-from bayesemble.errors import DataError, SettingError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics import expected_calibration_error, maximum_calibration_error, reliability
 from bayesemble.metrics.calibration import (
     LEVELS,

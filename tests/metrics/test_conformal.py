@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayesemble.errors import DataError, SettingError
-from bayesemble.likelihoods import Bernoulli
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics.conformal import (
     ConformalIntervals,
     ConformalSets,
@@ -18,6 +17,7 @@ from bayesemble.metrics.conformal import (
     size_stratified_coverage,
 )
 from bayesemble.predictive import ClassPredictive, PoissonPredictive, Predictive
+from bayesemble.task.likelihoods import Bernoulli
 
 KINDS = ["lac", "aps", "raps"]
 

@@ -8,8 +8,8 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy
 
 import bayesemble as be
-from bayesemble.errors import DataError, SettingError
-from bayesemble.members import Members
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.members import Members
 from bayesemble.metrics import accuracy, nll, rmse
 from bayesemble.metrics.diversity import (
     ambiguity,

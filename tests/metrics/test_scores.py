@@ -8,8 +8,7 @@ import scipy.stats
 import sklearn.metrics
 import torch
 
-from bayesemble.errors import DataError, SettingError
-from bayesemble.likelihoods import Poisson
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics import accuracy, brier, coverage, crps, expected_calibration_error, nll, reliability, rmse
 from bayesemble.metrics.scores import (
     interval_score,
@@ -20,6 +19,7 @@ from bayesemble.metrics.scores import (
     top_k_accuracy,
 )
 from bayesemble.predictive import PoissonPredictive, Predictive
+from bayesemble.task.likelihoods import Poisson
 from helpers import oracle, poissons, weighted_normals
 
 LABELS = [0, 1, 2, 3, 3, 2, 1, 0] * 5

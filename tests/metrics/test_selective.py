@@ -6,8 +6,7 @@ import pytest
 import sklearn.metrics
 import torch
 
-from bayesemble.errors import DataError, SettingError
-from bayesemble.likelihoods import Bernoulli
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics.scores import accuracy, rmse
 from bayesemble.metrics.selective import (
     accuracy_against_confidence,
@@ -23,6 +22,7 @@ from bayesemble.metrics.selective import (
     risk_coverage,
 )
 from bayesemble.predictive import ClassPredictive, Predictive
+from bayesemble.task.likelihoods import Bernoulli
 
 OF_CLASSES = ("total", "epistemic", "aleatoric", "disagreement", "max_probability", "member_std")
 

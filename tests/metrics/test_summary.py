@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from bayesemble import metrics
-from bayesemble.errors import DataError
-from bayesemble.likelihoods import Poisson
+from bayesemble.core.errors import DataError
 from bayesemble.metrics import Summary, summarise
 from bayesemble.predictive import Predictive
+from bayesemble.task.likelihoods import Poisson
 
 LABELS = [0, 1, 2, 0, 1, 2]
 VALUES = [0.0, 1.0, -1.0, 0.5, 2.0, 3.0]

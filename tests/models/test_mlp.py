@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from bayesemble.initialise import fresh_module
+from bayesemble.core.seeds import scoped
 from bayesemble.models import mlp
-from bayesemble.seeds import scoped
+from bayesemble.task.networks import fresh_module
 
 
 def count(network: nn.Module) -> int:

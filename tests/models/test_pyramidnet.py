@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 import bayesemble as be
+from bayesemble.core.seeds import scoped
 from bayesemble.models import pyramidnet, pyramidnet110
 from bayesemble.models.pyramidnet import PyramidBlock
-from bayesemble.seeds import scoped
 
 
 def total(module: nn.Module) -> int:

@@ -3,9 +3,9 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from bayesemble.initialise import fresh_module
+from bayesemble.core.seeds import scoped
 from bayesemble.models import resnet, resnet18, resnet20, resnet32
-from bayesemble.seeds import scoped
+from bayesemble.task.networks import fresh_module
 
 
 def total(module: nn.Module) -> int:

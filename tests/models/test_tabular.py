@@ -7,10 +7,10 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 import bayesemble as be
-from bayesemble.errors import SettingError
-from bayesemble.initialise import fresh_module
+from bayesemble.core.errors import SettingError
+from bayesemble.core.seeds import scoped
 from bayesemble.models.tabular import EMBEDDINGS, Periodic, Piecewise, Tabular, quantile_edges, tabular
-from bayesemble.seeds import scoped
+from bayesemble.task.networks import fresh_module
 from helpers import quick_fit
 
 

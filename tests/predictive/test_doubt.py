@@ -5,10 +5,10 @@ import pytest
 import scipy.stats
 import torch
 
-from bayesemble.errors import SettingError
-from bayesemble.likelihoods import Bernoulli
+from bayesemble.core.errors import SettingError
 from bayesemble.predictive import PoissonPredictive, Predictive
 from bayesemble.predictive.doubt import doubt, measures
+from bayesemble.task.likelihoods import Bernoulli
 
 OF_CLASSES = ("total", "epistemic", "aleatoric", "disagreement", "max_probability", "member_std")
 OF_REALS = ("total", "epistemic", "aleatoric")

@@ -1,4 +1,4 @@
-"""Data sets that come with the library, for trying things out and for comparisons."""
+"""Rows: embedded sets, files, tables, corrupted images."""
 
 from bayesemble.data.catalogue import DATASETS, DataSet, Split, find_dataset, load_split
 

@@ -15,9 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bayesemble.core.errors import DataError, MissingExtraError
 from bayesemble.data.images import read_idx
 from bayesemble.data.table_files import listed
-from bayesemble.errors import DataError, MissingExtraError
 
 Array = npt.NDArray[Any]
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from bayesemble.core.errors import DataError
 from bayesemble.data import toy
-from bayesemble.errors import DataError
 
 Kind = Literal["classification", "regression"]
 Array = npt.NDArray[Any]
@@ -85,7 +85,7 @@ def load_split(name: str, seed: int = 0) -> Split:
 def load_parts(name: str, seed: int = 0) -> Parts:
     """The rows of a data set of the table before any scaling."""
     # The module of seeds imports torch, which listing the table does not need.
-    from bayesemble.seeds import child
+    from bayesemble.core.seeds import child
 
     return find_dataset(name).load(np.random.default_rng(child(seed, "data", name)))
 

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bayesemble.data import filters
-from bayesemble.errors import DataError, SettingError
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.data import image_filters
 
 Images = npt.NDArray[Any]
 Corruption = Callable[[Images, int, np.random.Generator], Images]
@@ -129,7 +129,7 @@ def impulse_noise(images: Images, severity: int, generator: np.random.Generator)
 def defocus_blur(images: Images, severity: int, generator: np.random.Generator) -> Images:
     """Every point becomes a disk of the given radius, as out of focus."""
     scale, radius = _strength("defocus_blur", images, severity)
-    return _bounded(filters.defocused(images, scale * radius), images)
+    return _bounded(image_filters.defocused(images, scale * radius), images)
 
 
 def glass_blur(images: Images, severity: int, generator: np.random.Generator) -> Images:
@@ -138,9 +138,9 @@ def glass_blur(images: Images, severity: int, generator: np.random.Generator) ->
     More softening hides some of the swaps, so the published severity 3 may lie closer to the clean image than 2.
     """
     scale, deviation, reach, rounds = _strength("glass_blur", images, severity)
-    soft = filters.softened(images, scale * deviation)
-    shuffled = filters.shuffled_nearby(soft, scale * reach, int(rounds), generator)
-    return _bounded(filters.softened(shuffled, scale * deviation), images)
+    soft = image_filters.softened(images, scale * deviation)
+    shuffled = image_filters.shuffled_nearby(soft, scale * reach, int(rounds), generator)
+    return _bounded(image_filters.softened(shuffled, scale * deviation), images)
 
 
 def motion_blur(images: Images, severity: int, generator: np.random.Generator) -> Images:
@@ -157,7 +157,7 @@ def zoom_blur(images: Images, severity: int, generator: np.random.Generator) -> 
     """The camera came closer: the mean of the image and its enlargements from 1 to the given factor, in steps."""
     _, largest, step = _strength("zoom_blur", images, severity)
     factors = 1 + step * np.arange(round((largest - 1) / step) + 1)
-    total = images + sum(filters.enlarged(images, factor) for factor in factors)
+    total = images + sum(image_filters.enlarged(images, factor) for factor in factors)
     return _bounded(total / (len(factors) + 1), images)
 
 
@@ -173,10 +173,10 @@ def snow(images: Images, severity: int, generator: np.random.Generator) -> Image
     """
     scale, mean, std, grain, threshold, radius, deviation, colour = _strength("snow", images, severity)
     noise = generator.normal(mean, std, (*images.shape[:3], 1))
-    flakes = filters.enlarged(noise, max(1.0, scale) * grain)
+    flakes = image_filters.enlarged(noise, max(1.0, scale) * grain)
     flakes = np.where(flakes < threshold, 0.0, flakes).clip(0, 1)
     flakes = _trailed(flakes, generator.uniform(-135, -45, len(images)), scale, radius, deviation)
-    white = np.maximum(images, 1.5 * filters.gray(images) + 0.5)
+    white = np.maximum(images, 1.5 * image_filters.gray(images) + 0.5)
     return _bounded(colour * images + (1 - colour) * white + flakes + flakes[:, ::-1, ::-1], images)
 
 
@@ -188,7 +188,7 @@ def frost(images: Images, severity: int, generator: np.random.Generator) -> Imag
     darken the image, a bright one may come closer to itself from severity 3 to 4.
     """
     _, kept, added = _strength("frost", images, severity)
-    ridges = 1 - np.abs(2 * filters.plasma(images.shape[:3], 1.7, generator)[..., None] - 1)
+    ridges = 1 - np.abs(2 * image_filters.plasma(images.shape[:3], 1.7, generator)[..., None] - 1)
     return _bounded(kept * images + added * ridges**4, images)
 
 
@@ -196,7 +196,7 @@ def fog(images: Images, severity: int, generator: np.random.Generator) -> Images
     """Clouds of the given strength, the whole dimmed to the brightness it had; rougher clouds have a smaller decay."""
     _, strength, decay = _strength("fog", images, severity)
     brightest = images.max(axis=(1, 2, 3), keepdims=True)
-    clouds = filters.plasma(images.shape[:3], decay, generator)[..., None]
+    clouds = image_filters.plasma(images.shape[:3], decay, generator)[..., None]
     return _bounded((images + strength * clouds) * brightest / (brightest + strength), images)
 
 
@@ -228,19 +228,19 @@ def elastic_transform(images: Images, severity: int, generator: np.random.Genera
     """
     _, affine, shift = _strength("elastic_transform", images, severity)
     side = min(images.shape[1:3])
-    return _bounded(filters.stretched(images, affine * side, shift * side, 0.04 * side, generator), images)
+    return _bounded(image_filters.stretched(images, affine * side, shift * side, 0.04 * side, generator), images)
 
 
 def pixelate(images: Images, severity: int, generator: np.random.Generator) -> Images:
     """Too few pixels: the given share of them along each axis is left, as blocks of their mean."""
     _, share = _strength("pixelate", images, severity)
-    return _bounded(filters.pixelated(images, 1 / share), images)
+    return _bounded(image_filters.pixelated(images, 1 / share), images)
 
 
 def jpeg_compression(images: Images, severity: int, generator: np.random.Generator) -> Images:
     """Through JPEG at the given quality."""
     _, quality = _strength("jpeg_compression", images, severity)
-    return _bounded(filters.through_jpeg(images, int(quality)), images)
+    return _bounded(image_filters.through_jpeg(images, int(quality)), images)
 
 
 CORRUPTIONS: dict[str, Corruption] = {
@@ -294,4 +294,4 @@ def _bounded(values: Images, images: Images) -> Images:
 
 def _trailed(images: Images, degrees: Images, scale: float, radius: float, deviation: float) -> Images:
     """A trail as published: twice the radius long, a point in every pixel; then all lengths scaled."""
-    return filters.trailed(images, degrees, scale * 2 * radius, scale * deviation, step=min(1.0, scale))
+    return image_filters.trailed(images, degrees, scale * 2 * radius, scale * deviation, step=min(1.0, scale))

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data.cells import LARGEST, WAYS, Floats, is_number, read
+from bayesemble.data.schema import TASKS, Column, Schema, as_labels
 from bayesemble.data.table_files import Chunk, listed, shown
-from bayesemble.data.tables import TASKS, Column, Schema, as_labels
-from bayesemble.errors import DataError, SettingError
 
 MOST_CATEGORIES = 1000
 LONGEST_CATEGORY = 200

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bayesemble.errors import DataError
+from bayesemble.core.errors import DataError
 
 Array = npt.NDArray[Any]
 

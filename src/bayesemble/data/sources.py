@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data.array_files import as_classes, as_rows, as_targets, read_arrays, read_inputs
 from bayesemble.data.catalogue import DATASETS, Array, Kind, Parts, Split, find_dataset, load_parts, make_split
 from bayesemble.data.find_schema import find_schema
+from bayesemble.data.schema import Encoded, Schema
 from bayesemble.data.table_files import Chunk, listed, read_rows
-from bayesemble.data.tables import Encoded, Schema
-from bayesemble.errors import DataError, SettingError
 
 TEST_SHARE = 0.2
 _USUAL_ROWS = 40_000  # rows, over all epochs, that bring a small network close to its best
@@ -176,7 +176,7 @@ def _of_arrays(arrays: dict[str, Array], source: str, seed: int) -> _Whole:
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
-    from bayesemble.seeds import child  # it imports torch, which listing the data sets does not need
+    from bayesemble.core.seeds import child  # it imports torch, which listing the data sets does not need
 
     return np.random.default_rng(child(seed, "data", name))
 

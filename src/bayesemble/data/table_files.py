@@ -24,8 +24,8 @@ from typing import IO, Any, TextIO, cast
 import numpy as np
 import numpy.typing as npt
 
+from bayesemble.core.errors import DataError, MissingExtraError
 from bayesemble.data.cells import LARGEST, MISSING, WAYS, Floats, read
-from bayesemble.errors import DataError, MissingExtraError
 
 MOST_COLUMNS = 100_000
 MOST_CELLS = 2_000_000  # in a chunk, so a wide table comes in fewer rows at once

@@ -12,8 +12,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
+from bayesemble.core.errors import DataError
 from bayesemble.data.table_files import as_text, check_header, find_arrow, is_parquet
-from bayesemble.errors import DataError
 
 
 def write_rows(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -1,6 +1,6 @@
-"""Ensembles for scikit-learn: a classifier and a regressor that take any method of the registry.
+"""The shell for scikit-learn, and the recipe that tables are trained by.
 
-Both put a residual network for tables (`bayesemble.models.tabular`) below a method, standardise inputs and targets, and
+A classifier and a regressor take any method of the registry. Both put a residual network for tables (`bayesemble.models.tabular`) below a method, standardise inputs and targets, and
 give float64 in the original units. Settings of a method are nested parameters, to the constructor and to `set_params`:
 
     EnsembleRegressor("repulsive", method__repulsion=0.5)
@@ -12,7 +12,7 @@ subspace, snapshot, csgmcmc, hmc, and repulsive with sequential=True), which the
 
 from bayesemble.estimators.base import EnsembleEstimator
 from bayesemble.estimators.classifier import EnsembleClassifier
+from bayesemble.estimators.recipe import can_stop_early
 from bayesemble.estimators.regressor import EnsembleRegressor
-from bayesemble.table_training import can_stop_early
 
 __all__ = ["EnsembleClassifier", "EnsembleEstimator", "EnsembleRegressor", "can_stop_early"]

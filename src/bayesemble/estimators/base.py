@@ -13,17 +13,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from bayesemble.arrays import NumpyArray
+from bayesemble.core.arrays import NumpyArray
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import State
+from bayesemble.core.settings import require
 from bayesemble.data.catalogue import location_and_scale
-from bayesemble.ensemble import Ensemble
-from bayesemble.errors import SettingError
-from bayesemble.initialise import ModelSource, fresh_module
-from bayesemble.likelihoods import Categorical, Likelihood
-from bayesemble.members import State
+from bayesemble.estimators.recipe import Recipe, own_defaults, train
 from bayesemble.methods import METHODS, method_class
 from bayesemble.predictive import Predictive
-from bayesemble.settings import require
-from bayesemble.table_training import Recipe, own_defaults, train
+from bayesemble.task.likelihoods import Categorical, Likelihood
+from bayesemble.task.networks import ModelSource, fresh_module
+from bayesemble.training.ensemble import Ensemble
 
 _NESTED = "method__"
 _OWN = ("num_members", "learning_rate")  # settings of a method that are parameters of the estimator itself

@@ -7,11 +7,11 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from bayesemble.arrays import NumpyArray
-from bayesemble.errors import DataError
+from bayesemble.core.arrays import NumpyArray
+from bayesemble.core.errors import DataError
 from bayesemble.estimators.base import EnsembleEstimator
-from bayesemble.likelihoods import Categorical
 from bayesemble.predictive import ClassPredictive
+from bayesemble.task.likelihoods import Categorical
 
 
 class EnsembleClassifier(ClassifierMixin, EnsembleEstimator):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import validate_data
 
-from bayesemble.arrays import NumpyArray
+from bayesemble.core.arrays import NumpyArray
 from bayesemble.data.catalogue import location_and_scale
 from bayesemble.estimators.base import EnsembleEstimator
 from bayesemble.predictive import LocationScalePredictive

@@ -1,1 +1,1 @@
-"""Executors: how members are run."""
+"""How members run and move: one by one or all at once."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from bayesemble.errors import ExecutionError, SettingError
+from bayesemble.core.errors import ExecutionError, SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.types import Batch, Inputs, map_tensors
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
-from bayesemble.members import Members, State
-from bayesemble.task import Task
-from bayesemble.types import Batch, Inputs, map_tensors
+from bayesemble.task.task import Task
 
 logger = logging.getLogger("bayesemble")
 

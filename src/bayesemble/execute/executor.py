@@ -7,8 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayesemble.members import Members, State
-from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
+from bayesemble.core.members import Members, State
+from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
 
 
 class Executor(Protocol):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bayesemble import storage
+from bayesemble.core import offload
+from bayesemble.core.members import Members, State
+from bayesemble.core.seeds import scoped, seed_torch
+from bayesemble.core.settings import setting
+from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import gradient_leaves, slopes
-from bayesemble.members import Members, State
-from bayesemble.seeds import scoped, seed_torch
-from bayesemble.settings import setting
-from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Loop:
 
 
 def _zeros(params: Leaves) -> Leaves:
-    space = storage.gradient_space(params)
+    space = offload.gradient_space(params)
     if space is None:
         return {name: torch.zeros_like(leaf) for name, leaf in params.items()}
     return {name: leaf.zero_() for name, leaf in space.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bayesemble.seeds import scoped, seed_torch
+from bayesemble.core.seeds import scoped, seed_torch
 
 
 @contextmanager

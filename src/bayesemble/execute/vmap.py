@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble import storage
+from bayesemble.core import offload
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import gradient_leaves, slopes
 from bayesemble.execute.randomness import per_member as random_per_member
-from bayesemble.members import Members, State
-from bayesemble.settings import require, setting
-from bayesemble.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _rows_of(batch: Batch, start: int, stop: int) -> Batch:
 
 def _space(members: Members) -> Leaves:
     """Where the gradients of all members are put if they go to disk; nothing if they stay in memory."""
-    return storage.gradient_space({n: leaf for n, leaf in members.params.items() if n not in members.shared}) or {}
+    return offload.gradient_space({n: leaf for n, leaf in members.params.items() if n not in members.shared}) or {}
 
 
 def _moved(part: Leaves, space: Leaves, start: int, stop: int) -> Leaves:

@@ -1,23 +1,26 @@
-"""The registry of methods: one line each. The command line, `compare` and the contract tests read it."""
+"""How members are placed: one file each, families in folders with their own tools.
+
+This file is the registry: one line for each method. The command line, `compare` and the contract tests read it.
+"""
 
 from collections.abc import Callable
 from functools import partial
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from bayesemble.errors import SettingError
+from bayesemble.core.errors import SettingError
+from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC
+from bayesemble.methods.along_training.snapshot import Snapshot
+from bayesemble.methods.along_training.subspace import Subspace
+from bayesemble.methods.along_training.swag import SWAG
+from bayesemble.methods.base import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.hmc import HMC
-from bayesemble.methods.laplace import Laplace
+from bayesemble.methods.implicit.patched import ECMP, EMP, DropConnect, Dropout, Explicit, Patched
+from bayesemble.methods.laplace.laplace import Laplace
 from bayesemble.methods.mc_dropout import MCDropout
-from bayesemble.methods.method import Method
-from bayesemble.methods.patched import ECMP, EMP, DropConnect, Dropout, Explicit, Patched
-from bayesemble.methods.repulsive import Repulsive
-from bayesemble.methods.sgmcmc import CyclicalSGMCMC
-from bayesemble.methods.snapshot import Snapshot
-from bayesemble.methods.stein import Stein
-from bayesemble.methods.subspace import Subspace
-from bayesemble.methods.swag import SWAG
+from bayesemble.methods.repulsion.repulsive import Repulsive
+from bayesemble.methods.repulsion.stein import Stein
 
 __all__ = [
     "ECMP",

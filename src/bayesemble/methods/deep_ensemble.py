@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesemble import particles
+from bayesemble.core.members import Members, State
+from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.executor import Executor
-from bayesemble.members import Members, State
-from bayesemble.particles import ParticleMethod
-from bayesemble.task import Task
-from bayesemble.types import Batch, Clock, Info
+from bayesemble.methods import gradient
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.task.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +27,13 @@ class DeepEnsemble(ParticleMethod):
 
     def init(self, task: Task, seed: int) -> State:
         """Start the members."""
-        return particles.init(self, task, seed)
+        return gradient.init(self, task, seed)
 
     def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""
-        scores, info = particles.scores(self, state, batch, task, executor, clock)
-        return particles.ascend(self, state, scores, task, clock), info
+        scores, info = gradient.scores(self, state, batch, task, executor, clock)
+        return gradient.ascend(self, state, scores, task, clock), info
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
         """The members, or a sample of them."""
-        return particles.draw(state, num, generator)
+        return gradient.draw(state, num, generator)

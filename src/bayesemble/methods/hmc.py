@@ -23,13 +23,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bayesemble import particles, seeds
-from bayesemble.errors import ModelError
+from bayesemble.core import seeds
+from bayesemble.core.errors import ModelError
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.execute.executor import Executor
-from bayesemble.members import Members, State
-from bayesemble.settings import require, setting
-from bayesemble.task import Task
-from bayesemble.types import Batch, Clock, Info, Leaves
+from bayesemble.methods import gradient
+from bayesemble.task.task import Task
 
 _WINDOWS = (0.1, 0.15, 0.25, 0.45, 0.85)  # shares of the warm-up: where the windows of the mass matrix begin and end
 _ENOUGH = 10  # draws that a window needs for a variance
@@ -134,7 +135,7 @@ class HMC:
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
         """The draws kept of all chains, chain after chain, or a sample of them; before there are any, the positions."""
-        return particles.draw(State(_all_draws(state)), num, generator)
+        return gradient.draw(State(_all_draws(state)), num, generator)
 
     def _num_warmup(self, clock: Clock) -> int:
         return round(self.warmup * clock.total_steps)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesemble import particles
-from bayesemble.errors import SettingError
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.executor import Executor
-from bayesemble.initialise import dropout_layers
-from bayesemble.members import Members, State
-from bayesemble.particles import ParticleMethod
-from bayesemble.settings import require, setting
-from bayesemble.task import Task
-from bayesemble.types import Batch, Clock, Info
+from bayesemble.methods import gradient
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.task.networks import dropout_layers
+from bayesemble.task.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,12 @@ class MCDropout(ParticleMethod):
                 f"MCDropout needs a network with nn.Dropout layers, {type(task.module).__name__} has none; add some, "
                 "or use be.Dropout(rate=...), which needs none"
             )
-        return particles.init(self, task, seed)
+        return gradient.init(self, task, seed)
 
     def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""
-        scores, info = particles.scores(self, state, batch, task, executor, clock)
-        return particles.ascend(self, state, scores, task, clock), info
+        scores, info = gradient.scores(self, state, batch, task, executor, clock)
+        return gradient.ascend(self, state, scores, task, clock), info
 
     def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
         """Members, as often as there are draws; which units are dropped is drawn in the pass itself."""
@@ -56,4 +56,4 @@ class MCDropout(ParticleMethod):
 
     def make(self, state: State, numbers: range, seed: int) -> Members:
         """Each member in turn; of a single one, a leaf that is not shared says how many passes there are."""
-        return particles.in_turn(state.members, numbers, own=list(state.members.params)[:1])
+        return gradient.in_turn(state.members, numbers, own=list(state.members.params)[:1])

@@ -1,4 +1,4 @@
-"""Metrics: pure functions of a predictive distribution and the targets."""
+"""How good it is: pure functions of a predictive distribution and the targets."""
 
 from bayesemble.metrics.calibration import (
     QuantileCalibration,
@@ -27,6 +27,15 @@ from bayesemble.metrics.conformal import (
     set_size,
     size_stratified_coverage,
 )
+from bayesemble.metrics.corruption import (
+    CorruptionTable,
+    corruption_error,
+    corruption_table,
+    mean_corruption_error,
+    relative_corruption_error,
+    relative_mean_corruption_error,
+)
+from bayesemble.metrics.crps_of_mixtures import crps
 from bayesemble.metrics.curves import (
     Bands,
     IntervalCoverage,
@@ -48,20 +57,13 @@ from bayesemble.metrics.diversity import (
     kl_matrix,
     weight_cosine,
 )
-from bayesemble.metrics.posthoc import (
+from bayesemble.metrics.recalibration import (
     Isotonic,
+    Spread,
     Temperature,
     fit_isotonic,
+    fit_spread,
     fit_temperature,
-)
-from bayesemble.metrics.ranked import crps
-from bayesemble.metrics.robustness import (
-    CorruptionTable,
-    corruption_error,
-    corruption_table,
-    mean_corruption_error,
-    relative_corruption_error,
-    relative_mean_corruption_error,
 )
 from bayesemble.metrics.scores import (
     accuracy,
@@ -91,7 +93,6 @@ from bayesemble.metrics.selective import (
     ood_table,
     risk_coverage,
 )
-from bayesemble.metrics.spread import Spread, fit_spread
 from bayesemble.metrics.summary import (
     Summary,
     summarise,

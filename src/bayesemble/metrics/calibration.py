@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.arrays import numbers
+from bayesemble.core.arrays import numbers
+from bayesemble.core.settings import require
 from bayesemble.metrics.scores import match_counts
 from bayesemble.predictive import ClassPredictive, PoissonPredictive, RealPredictive
-from bayesemble.settings import require
 
 LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))
 """The levels at which quantiles are checked if none are named: 0.05, 0.1, ... 0.95."""

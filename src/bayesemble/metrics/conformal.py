@@ -23,12 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.arrays import check_finite
-from bayesemble.errors import DataError
+from bayesemble.core.arrays import check_finite
+from bayesemble.core.errors import DataError
+from bayesemble.core.settings import require
 from bayesemble.predictive import ClassPredictive, RealPredictive, match_targets
 from bayesemble.predictive.base import check_level
 from bayesemble.predictive.classes import as_labels
-from bayesemble.settings import require
 
 # --- sets of classes ---
 

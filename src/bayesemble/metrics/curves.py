@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble import seeds
-from bayesemble.arrays import check_finite, numbers
-from bayesemble.errors import DataError
+from bayesemble.core import seeds
+from bayesemble.core.arrays import check_finite, numbers
+from bayesemble.core.errors import DataError
+from bayesemble.core.settings import require
 from bayesemble.metrics.calibration import LEVELS
 from bayesemble.metrics.scores import match_counts
 from bayesemble.predictive import PoissonPredictive, Predictive, RealPredictive
 from bayesemble.predictive.base import check_level
-from bayesemble.settings import require
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.arrays import numbers
-from bayesemble.errors import DataError, SettingError
-from bayesemble.members import Members
+from bayesemble.core.arrays import numbers
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.members import Members
+from bayesemble.core.settings import require
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, match_targets
-from bayesemble.settings import require
 
 
 @dataclass(frozen=True)

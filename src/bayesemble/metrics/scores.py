@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.errors import DataError, SettingError
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.settings import require
 from bayesemble.predictive import (
     ClassPredictive,
     NormalPredictive,
@@ -15,7 +16,6 @@ from bayesemble.predictive import (
     match_targets,
 )
 from bayesemble.predictive.base import check_level
-from bayesemble.settings import require
 
 
 def accuracy(predictive: ClassPredictive, targets: Any) -> float:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.arrays import NumpyArray, check_finite, numbers
+from bayesemble.core.arrays import NumpyArray, check_finite, numbers
+from bayesemble.core.settings import require
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, match_targets
 from bayesemble.predictive.doubt import doubt as doubt
 from bayesemble.predictive.doubt import measures
-from bayesemble.settings import require
 
 
 def ood_auroc(predictive: Predictive, foreign: Predictive, measure: str = "total") -> float:

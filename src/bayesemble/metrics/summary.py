@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.errors import DataError
+from bayesemble.core.errors import DataError
 from bayesemble.metrics.calibration import Reliability, reliability
 from bayesemble.metrics.scores import accuracy, brier, coverage, nll, rmse
 from bayesemble.metrics.selective import auroc, doubt

@@ -1,4 +1,4 @@
-"""Networks for benchmarks and the command line; the library itself takes any `nn.Module`."""
+"""Networks for benchmarks and tables; the library itself takes any `nn.Module`."""
 
 from bayesemble.models.mlp import mlp
 from bayesemble.models.pyramidnet import pyramidnet, pyramidnet110

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayesemble.settings import require
+from bayesemble.core.settings import require
 
 
 class PyramidBlock(nn.Module):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayesemble.settings import require
+from bayesemble.core.settings import require
 
 
 def _norm(channels: int, norm: bool) -> nn.Module:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bayesemble.arrays import numbers as as_numbers
-from bayesemble.settings import require
+from bayesemble.core.arrays import numbers as as_numbers
+from bayesemble.core.settings import require
 
 EMBEDDINGS = ("periodic", "piecewise", "none")
 _FREQUENCIES = 8  # of each number

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayesemble.arrays import check_finite, numbers
-from bayesemble.errors import DataError, SettingError
+from bayesemble.core.arrays import check_finite, numbers
+from bayesemble.core.errors import DataError, SettingError
 
 if TYPE_CHECKING:
     from bayesemble.predictive.classes import ClassPredictive

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bayesemble.errors import DataError
+from bayesemble.core.errors import DataError
 from bayesemble.predictive.base import Predictive, match_targets, sum_outputs
 
 if TYPE_CHECKING:
-    from bayesemble.predictive.decide import Decision
+    from bayesemble.predictive.abstain import Decision
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,7 +121,7 @@ class ClassPredictive(Predictive):
 
         See `bayesemble.predictive.decide.fit_threshold` for what is promised, and to fit once and decide often.
         """
-        from bayesemble.predictive.decide import fit_threshold
+        from bayesemble.predictive.abstain import fit_threshold
 
         predictive, targets = validation
         return fit_threshold(predictive, targets, max_risk, measure, confidence).decide(self)

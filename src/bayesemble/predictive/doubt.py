@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from bayesemble.core.settings import require
 from bayesemble.predictive.base import Predictive
 from bayesemble.predictive.classes import ClassPredictive
 from bayesemble.predictive.reals import RealPredictive
-from bayesemble.settings import require
 
 _OF_CLASSES: dict[str, Callable[[ClassPredictive], Tensor]] = {
     "total": lambda predictive: predictive.entropy,

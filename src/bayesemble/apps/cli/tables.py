@@ -1,0 +1,272 @@
+"""The commands for tables: fit, predict, evaluate, diagnose. Torch is imported inside, so that help comes at once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from bayesemble.apps.tables.description import Job
+
+out = Console()
+err = Console(stderr=True)
+
+_FLAGS = "method flags"  # where the parser leaves them
+_NUMBER = re.compile(r"-[0-9.].*")
+_TRAINING = "Training"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Run = Annotated[Path, typer.Argument(help="Folder of a run, as `fit` made it.")]
+Scored = Annotated[
+    Path | None, typer.Argument(help="CSV or Parquet file with targets; by default the rows that `fit` held out.")
+]
+
+
+class WithMethodFlags(TyperCommand):
+    """A command that takes every other flag for a setting of the method: `--repulsion 0.5`, or `--bootstrap` alone."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Set the flags that the command does not have aside, with their values, before it sees the rest."""
+        known = {flag for param in self.params for flag in (*param.opts, *param.secondary_opts)}
+        known |= set(self.get_help_option_names(ctx))
+        flags: dict[str, str] = {}
+        rest, left = [], list(args)
+        while left:
+            word = left.pop(0)
+            name, equals, value = word.partition("=")
+            if not name.startswith("--") or name == "--" or name in known:
+                rest.append(word)
+            elif equals:
+                flags[name] = value
+            else:
+                takes = left and (not left[0].startswith("-") or _NUMBER.fullmatch(left[0]))
+                flags[name] = left.pop(0) if takes else "true"
+        ctx.meta[_FLAGS] = flags
+        return super().parse_args(ctx, rest)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands for tables."""
+    app.command(cls=WithMethodFlags)(fit)
+    app.command()(predict)
+    app.command()(evaluate)
+    app.command()(diagnose)
+
+
+def _training(help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=_TRAINING)
+
+
+def fit(
+    ctx: typer.Context,
+    file: Annotated[Path | None, typer.Argument(help="CSV or Parquet file with the rows to learn from.")] = None,
+    target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Name of a method, see `bayesemble methods`; deep_ensemble by default.")
+    ] = None,
+    folder: Annotated[Path, typer.Option("--out", help="The run folder; an interrupted run there goes on.")] = Path(
+        "run"
+    ),
+    task: Annotated[
+        str | None, typer.Option(help="regression, classification or count; by default what suits the target.")
+    ] = None,
+    test: Annotated[float | None, typer.Option(help="Share of the rows held out for the final scores; 0.2.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed that all randomness derives from; 0.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="table.json of another run, whose settings are repeated; flags win.")
+    ] = None,
+    epochs: Annotated[int | None, _training("Passes over the rows, at most.")] = None,
+    batch_size: Annotated[int | None, _training("Rows of each step.")] = None,
+    width: Annotated[int | None, _training("Units of each layer.")] = None,
+    depth: Annotated[int | None, _training("Residual blocks of the network; 1.")] = None,
+    embedding: Annotated[str | None, _training("What numbers become: periodic, piecewise or none.")] = None,
+    dropout: Annotated[float | None, _training("Rate of dropout layers in training; 0.")] = None,
+    prior_std: Annotated[float | None, _training("Standard deviation of the prior of the weights; 1.")] = None,
+    noise: Annotated[str | None, _training("Noise of a real target: student (heavy tails) or normal.")] = None,
+    early_stopping: Annotated[bool | None, _training("Stop by the loss on further held-out rows.")] = None,
+    validation_fraction: Annotated[float | None, _training("Share of the rows for early stopping; 0.1.")] = None,
+    patience: Annotated[int | None, _training("Epochs without a better loss before it stops.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Learn from the rows of a table, and say how good and how calibrated the result is.
+
+    Column types, missing values, scales and the likelihood are found in the file. Every setting of the method is a
+    flag too, such as --num-members 10; `bayesemble methods repulsive` lists them. Ctrl-C leaves a run that the same
+    command goes on with.
+
+    Example: bayesemble fit houses.csv --target price --method repulsive --repulsion 0.5 --out run
+    """
+    given = {name: value for name, value in ctx.params.items() if value is not None}
+    job = _job(given, ctx.meta[_FLAGS], config)
+
+    from bayesemble.apps.tables.run import fit_table
+
+    with resumable():
+        run = fit_table(job, folder, progress=True, say=_note)
+    found = dict(run.description.evaluation or {})
+    if as_json:
+        history = run.ensemble.history
+        result = {
+            "run": str(folder),
+            "task": run.schema.task,
+            "train_rows": run.schema.num_rows,
+            "epochs": len(history),
+        }
+        print(json.dumps(result | {"evaluation": found, "notes": list(run.notes)}, indent=2))
+    else:
+        _say(found["words"])
+        _say(f"Run: {folder}")
+
+
+def predict(
+    run: Run,
+    file: Annotated[Path, typer.Argument(help="CSV or Parquet file with rows to predict, columns in any order.")],
+    target: Annotated[Path, typer.Option("--out", help="CSV or Parquet file to write.")] = Path("predictions.csv"),
+    level: Annotated[float, typer.Option(help="Probability of the interval from low to high.")] = 0.9,
+    keep: Annotated[str, typer.Option(help="Columns of the file to copy, separated by commas.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Predict the rows of a table, with both parts of the doubt, an interval, and rows unlike the training data.
+
+    Example: bayesemble predict run new.csv --out predictions.csv --level 0.9 --keep id
+    """
+    from bayesemble.apps.tables.run import open_table, predict_table
+
+    opened = open_table(run)
+    with _bar(file) as advance:
+        names = [name.strip() for name in keep.split(",") if name.strip()]
+        found = predict_table(opened, file, target, level=level, keep=names, on_rows=advance)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    _notes(found["notes"])
+    words = f"Predictions of {found['rows']:,} rows: {target}"
+    if found["unlike"]:
+        words += f"\n{found['unlike']:,} of them are unlike the training data; the columns `unlike` and `why` say more."
+    _say(words)
+
+
+def evaluate(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
+    """Score a run on rows with targets, in numbers and in words.
+
+    Example: bayesemble evaluate run houses-2025.csv
+    """
+    from bayesemble.apps.tables.run import evaluate_table, open_table
+
+    found = evaluate_table(open_table(run), file)
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    _notes(found["notes"])
+    table = Table("score", "value")
+    for name, value in found["scores"].items():
+        table.add_row(name, f"{value:.4f}")
+    if found["scores"]:
+        out.print(table)
+    _say(found["words"])
+
+
+def diagnose(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
+    """Examine a run: do its members differ, which does the data prefer, how calibrated is it.
+
+    Example: bayesemble diagnose run
+    """
+    from bayesemble.apps.tables.run import diagnose_table, open_table
+
+    diagnosis, found = diagnose_table(open_table(run), file)
+    if as_json:
+        print(json.dumps({"members": _members(diagnosis), "evaluation": found}, indent=2))
+        return
+    _notes(found["notes"])
+    about_members = str(diagnosis).splitlines()[:-1]  # the last line has scores of the standardised target
+    _say("\n".join([*about_members, found["words"]]))
+
+
+def _job(given: dict[str, Any], flags: dict[str, str], config: Path | None) -> Job:
+    """What was asked for: what another run had, then what the flags say."""
+    from bayesemble.apps.tables.description import Job, read_job
+    from bayesemble.core.settings import parse_value
+    from bayesemble.estimators.recipe import Recipe
+    from bayesemble.methods import method_class
+
+    before = None if config is None else read_job(config)
+    recipe = Recipe() if before is None else before.recipe
+    if given.get("method", recipe.method) != recipe.method:
+        recipe = replace(recipe, method=given["method"], settings={})
+    known = [field.name for field in fields(method_class(recipe.method))]
+    own = {flag[2:].replace("-", "_"): parse_value(text) for flag, text in flags.items()}
+    if unknown := [name for name in own if name not in known]:
+        listed = ", ".join("--" + name.replace("_", "-") for name in known)
+        raise typer.BadParameter(
+            f"--{unknown[0].replace('_', '-')} is no setting of {recipe.method}, which has {listed}."
+        )
+    parts = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
+    recipe = replace(recipe, **parts, settings={**recipe.settings, **own})
+    if before is None and not {"file", "target"} <= given.keys():
+        raise typer.BadParameter("FILE and --target are needed, unless a --config has them.")
+    parts = {name: given[name] for name in ("target", "task", "test", "seed") if name in given}
+    parts |= {"file": str(given["file"])} if "file" in given else {}
+    return Job(**parts, recipe=recipe) if before is None else replace(before, **parts, recipe=recipe)
+
+
+def _members(diagnosis: Any) -> dict[str, Any]:
+    return {
+        "members": diagnosis.num_members,
+        "distinct_functions": len(diagnosis.distinct.by_function),
+        "distinct_weights": len(diagnosis.distinct.by_weights),
+        "gap": float(diagnosis.evidence.gap),
+        "effective_members": float(diagnosis.evidence.effective_members),
+        "spread": float(diagnosis.evidence.spread),
+        "stacking_gain": diagnosis.stacking_gain,
+    }
+
+
+def _say(words: str) -> None:
+    out.print(words, highlight=False, soft_wrap=True, markup=False)
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say on Ctrl-C that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _note("stopped; the same command goes on where this one was interrupted")
+        raise typer.Exit(130) from None
+
+
+def _note(words: str) -> None:
+    err.print(words, style="dim", highlight=False, soft_wrap=True, markup=False)
+
+
+def _notes(notes: Sequence[str]) -> None:
+    for words in notes:
+        _note(f"note: {words}")
+
+
+@contextmanager
+def _bar(file: Path) -> Iterator[Callable[[int], None]]:
+    """A bar of the rows that are done; silent where there is no terminal."""
+    columns = (TextColumn("{task.completed:,} rows"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        line = bar.add_task("", total=_lines(file) if err.is_terminal else None)
+        yield lambda count: bar.update(line, advance=count)
+
+
+def _lines(file: Path) -> int | None:
+    """About how many rows a plain CSV file has; None if that is not known at once."""
+    if file.suffix.lower() not in (".csv", ".tsv", ".txt") or not file.is_file():
+        return None
+    with file.open("rb") as opened:
+        return sum(block.count(b"\n") for block in iter(lambda: opened.read(1 << 20), b""))

@@ -1,0 +1,1 @@
+"""Comparisons: several methods on one data set, side by side."""

@@ -1,0 +1,128 @@
+"""What a comparison found: the results of all methods and seeds on one data set, as kept in `results.json`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from bayesemble.core.errors import CheckpointError
+from bayesemble.core.files import write_json
+
+FILE = "results.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one method reached with one seed, or why it did not."""
+
+    label: str
+    """The words that asked for the method."""
+    seed: int
+    run: str
+    """Folder of the run, below that of the comparison."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """By name: nll, accuracy, ece ..., on held-out rows."""
+    cost: dict[str, float] = field(default_factory=dict)
+    """train_seconds, predict_seconds, gradient_evaluations, parameters, peak_memory_mb (beyond libraries and data)."""
+    failure: str | None = None
+    """Why there are no scores, in a sentence."""
+    notes: list[str] = field(default_factory=list)
+    """What a person should know about the run: warnings of the method."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All results on one data set."""
+
+    command: dict[str, Any]
+    """The settings that repeat it: data, ood, methods, members, epochs, seeds ..."""
+    data: dict[str, Any]
+    """What the data set is: name, kind, numbers of rows, columns and classes, whether there is foreign data."""
+    results: list[Result]
+
+    @property
+    def labels(self) -> list[str]:
+        """The methods, in the order asked for."""
+        return list(dict.fromkeys(result.label for result in self.results))
+
+    def of(self, label: str) -> list[Result]:
+        """The results of one method that did not fail, in order of seeds."""
+        return [result for result in self.results if result.label == label and result.failure is None]
+
+    def values(self, label: str, name: str) -> list[float]:
+        """A score or cost of one method, for each seed that did not fail."""
+        return [(result.scores | result.cost)[name] for result in self.of(label)]
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Mean and standard error over seeds: one row per method. One seed has no standard error.
+
+        A method that failed with every seed has its reason under "failure" instead.
+        """
+        rows: list[dict[str, Any]] = []
+        for label in self.labels:
+            found = self.of(label)
+            if not found:
+                reason = next(result.failure for result in self.results if result.label == label)
+                rows.append({"method": label, "failure": reason})
+                continue
+            columns = {name: self.values(label, name) for name in found[0].scores | found[0].cost}
+            means = {name: {"mean": fmean(v), "error": standard_error(v)} for name, v in columns.items()}
+            rows.append({"method": label, **means})
+        return rows
+
+    def write(self, folder: Path) -> None:
+        """Write everything as JSON, under its name in one go."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / FILE, asdict(self) | {"summary": self.summary()})
+
+    @staticmethod
+    def read(folder: str | Path) -> Comparison:
+        """Read what `write` wrote, from the folder or from the file itself."""
+        path = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / FILE
+        if not path.is_file():
+            raise CheckpointError(f"{folder} is not the folder of a comparison: it has no {FILE}")
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return Comparison(found["command"], found["data"], [Result(**row) for row in found["results"]])
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} does not hold a comparison: {error!r}") from error
+
+
+def gather(folders: Sequence[str | Path]) -> Comparison:
+    """Results of several folders together: comparisons, or single runs inside of one. Runs are named by whole paths.
+
+    Where there are several comparisons, the folder's name stands before that of a method.
+    """
+    found = [(_root_of(Path(folder)), Path(folder).resolve()) for folder in folders]
+    read = {root: Comparison.read(root) for root, _ in found}
+    first = next(iter(read.values()))
+    for root, other in read.items():
+        if other.data.get("name") != first.data.get("name"):
+            names = f"{first.data.get('name')} and {other.data.get('name')} ({root})"
+            raise CheckpointError(f"results on different data cannot stand side by side: {names}")
+    results: dict[str, Result] = {}
+    for root, folder in found:
+        for result in read[root].results:
+            path = root / result.run
+            if folder in (root, path):
+                label = f"{root.name}/{result.label}" if len(read) > 1 else result.label
+                results[str(path)] = replace(result, label=label, run=str(path))
+    return Comparison(first.command, first.data, list(results.values()))
+
+
+def _root_of(folder: Path) -> Path:
+    """The folder of the comparison that a folder is, or is a run of."""
+    for place in (folder.resolve(), *folder.resolve().parents):
+        if (place / FILE).is_file():
+            return place
+    raise CheckpointError(f"{folder} is neither the folder of a comparison nor a run of one: there is no {FILE}")
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean of values; None if there is only one."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

@@ -1,0 +1,125 @@
+"""Run folders of the command line: beside its checkpoints, a run knows its data, its network and its settings.
+
+    RUN/source.json        data, seed, rows, foreign data, dropout of the network, method, epochs, batch size
+
+So a run can be opened again by its folder alone, and a comparison knows whether a run in its folder is one of its own.
+Paths of data are kept whole: a run folder may be moved as long as its data stays.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesemble.core.errors import CheckpointError
+from bayesemble.core.files import write_json
+from bayesemble.data import Split
+from bayesemble.data.sources import data_stamp, load_data
+from bayesemble.models import mlp
+from bayesemble.predictive import LocationScalePredictive, Predictive
+from bayesemble.task.likelihoods import Categorical, HeteroscedasticGaussian
+from bayesemble.task.task import Task
+from bayesemble.training.ensemble import Ensemble, load
+
+SOURCE = "source.json"
+_KINDS = {"str": str, "int": int, "float": int | float, "bool": bool, "dict[str, Any]": dict, "None": type(None)}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the rows of a run come from, what its network needs to be made again, and how it is trained."""
+
+    data: str
+    """As `data.sources.load_data` takes it."""
+    seed: int
+    dropout: float = 0.0
+    rows: int | None = None
+    ood: str | None = None
+    method: dict[str, Any] | None = None
+    """Its settings, as `settings.dump` gives them; a run knows them from its checkpoint too."""
+    epochs: int | None = None
+    batch_size: int | None = None
+    record: bool = False
+
+    def split(self) -> Split:
+        """The rows, the same each time; the last are kept, as large sets take seconds to read and runs share them."""
+        texts = (self.data,) if self.ood is None else (self.data, self.ood)
+        return _load(self.data, self.seed, self.rows, self.ood, tuple(data_stamp(text) for text in texts))
+
+    def task(self, split: Split) -> Task:
+        """A small network for the data, with the likelihood that its targets ask for."""
+        network = partial(mlp, split.x_train.shape[1], [64, 64], split.num_classes or 2, dropout=self.dropout)
+        return Task(network, HeteroscedasticGaussian() if split.num_classes is None else Categorical())
+
+    def write(self, folder: Path) -> None:
+        """Put it into a run folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / SOURCE, asdict(self))
+
+    def check(self, folder: Path) -> None:
+        """Refuse a folder that holds a run of other settings."""
+        if not (folder / SOURCE).is_file():
+            return
+        here, there = asdict(self), asdict(Source.read(folder))
+        for name, value in here.items():
+            if there[name] != value:
+                raise CheckpointError(
+                    f"{folder} holds a run of other settings: {name} was {there[name]}, now it is {value}; "
+                    "choose another folder for the results, or delete this one"
+                )
+
+    @staticmethod
+    def read(folder: Path) -> Source:
+        """Read it from a run folder; one of an older version lacks what is None."""
+        path = folder / SOURCE
+        if not path.is_file():
+            raise CheckpointError(f"{folder} is not a run of the command line: it has no {SOURCE}")
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            _check_types(found)
+            return Source(**found)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{path} does not say where the rows of the run come from: {error!r}") from error
+
+
+@lru_cache(maxsize=1)
+def _load(data: str, seed: int, rows: int | None, ood: str | None, _: tuple[int, ...]) -> Split:
+    return load_data(data, seed, rows, ood)
+
+
+def _check_types(found: Any) -> None:
+    """Check every field, as the file may be damaged."""
+    if not isinstance(found, dict):
+        raise TypeError("a JSON object was expected")
+    for field in fields(Source):
+        if field.name in found:
+            kinds = tuple(_KINDS[kind] for kind in str(field.type).split(" | "))
+            value = found[field.name]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise TypeError(f"{field.name} must be {field.type}, got {value!r}")
+
+
+def open_run(folder: str | Path) -> tuple[Ensemble, Split]:
+    """The ensemble of a run folder, and its rows."""
+    source = Source.read(Path(folder))
+    split = source.split()
+    return load(folder, source.task(split).model), split
+
+
+def in_units(predictive: Predictive, split: Split) -> Predictive:
+    """A prediction in the original units of the target."""
+    if isinstance(predictive, LocationScalePredictive):
+        return predictive.rescale(split.target_shift, split.target_scale)
+    return predictive
+
+
+def targets_of_test(split: Split) -> Tensor:
+    """The targets of the test rows, in their original units."""
+    targets = torch.as_tensor(split.y_test)
+    return targets if split.num_classes is not None else split.target_shift + split.target_scale * targets

@@ -1,0 +1,80 @@
+"""What all pages share: figures as inline drawings that follow the colours of the page, and templates.
+
+Everything that matplotlib draws in black takes the colour of the text around it, so that a dark page needs no second
+drawing. What belongs to one method of a comparison is marked with `data-method`, by which the page switches it on and
+off. Titles of figures, and how to read them, stand in the templates.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bayesemble.core.errors import MissingExtraError
+from bayesemble.core.files import write_text
+from bayesemble.diagnostics.plots.style import load_pyplot
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_LOOK: Any = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, and read aloud
+    "svg.hashsalt": "bayesemble",
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+}
+
+
+def drawing(name: str, draw: Callable[..., Any], *, panels: int = 1, size: tuple[float, float] = (4.6, 3.4)) -> str:
+    """An inline drawing: `draw` is called with the axes, one argument for each panel; the name makes its ids unique."""
+    load_pyplot()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(_LOOK):
+        figure = Figure(figsize=(size[0] * panels, size[1]), layout="constrained")
+        axes = figure.subplots(1, panels, squeeze=False)[0]
+        for part in (figure, *axes):
+            part.patch.set_alpha(0)
+        draw(*axes)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+    return _inline(drawn.getvalue(), name)
+
+
+def _inline(text: str, name: str) -> str:
+    """A drawing as it stands in a page: no header, ids of its own, colours of the page."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r'\bid="method-([^"]*)"', r'data-method="\1"', text)
+    text = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\1{name}-", text)
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', "", text, count=1)
+    return text.replace("#000000", "currentColor").replace("<svg", '<svg aria-hidden="true"', 1)
+
+
+def render(template: str, **context: Any) -> str:
+    """Fill a template."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtraError("pages need jinja2, which is not here: pip install 'bayesemble[report]'") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template(template).render(**context)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a page under its name in one go."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, text)

@@ -1,0 +1,1 @@
+"""Tables: from a CSV to predictions with error bars."""

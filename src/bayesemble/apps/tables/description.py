@@ -1,0 +1,167 @@
+"""What the folder of a run on a table says about it, in `table.json`: enough to open it, to go on, or to repeat it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bayesemble.core import settings
+from bayesemble.core.errors import BayesembleError, CheckpointError
+from bayesemble.core.files import write_json
+from bayesemble.core.settings import require, setting
+from bayesemble.data.schema import TASKS, Schema
+from bayesemble.estimators.recipe import Recipe
+from bayesemble.training import checkpoint as checkpoints
+
+TABLE = "table.json"
+_LARGEST_NETWORK = 100_000  # units or blocks, beyond which the file must be damaged
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `bayesemble fit` is asked for."""
+
+    file: str = setting("", "CSV or Parquet file with the rows to learn from")
+    target: str = setting("", "name of the column to predict")
+    task: str | None = setting(None, "regression, classification or count; None goes by the target")
+    test: float = setting(0.2, "share of the rows that are held out and only used for the final scores")
+    seed: int = setting(0, "seed that all randomness derives from")
+    recipe: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.file, str) and self.file != "", "a file with rows to learn from is needed")
+        require(isinstance(self.target, str) and self.target != "", "the name of the target column is needed")
+        require(self.task in (None, *TASKS), f"the task is one of {', '.join(TASKS)}, not {self.task!r}")
+        share = isinstance(self.test, int | float) and 0 <= self.test < 1
+        require(share, f"test is a share of the rows from 0 to below 1, got {self.test!r}")
+        require(type(self.seed) is int, f"seed is a whole number, got {self.seed!r}")
+        require(isinstance(self.recipe, Recipe), f"a recipe was needed, got {self.recipe!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """The contents of `table.json`."""
+
+    job: Job
+    schema: Schema
+    network: Mapping[str, Any]
+    """Arguments of `table_network`."""
+    baseline: float | str
+    """What the simplest prediction says: the mean of the training targets, or their most frequent class."""
+    evaluation: Mapping[str, Any] | None = None
+    """Scores on the held-out rows, once training is over."""
+    stretch: float = 1.0
+    """How much wider the noise was made than it had been learned."""
+
+    def __post_init__(self) -> None:
+        network, schema = self.network, self.schema
+        _check(
+            isinstance(network, dict) and {"width", "depth", "dropout"} <= network.keys(), "its network is not whole"
+        )
+        sizes = {"num_numbers": schema.num_numbers, "category_sizes": schema.category_sizes}
+        for name, size in sizes.items():
+            _check(network.get(name) == size, f"{name} of its network do not fit its columns")
+        _check(isinstance(self.stretch, float) and 1 <= self.stretch < math.inf, "stretch cannot be")
+        for name in ("width", "depth"):
+            _check(type(network[name]) is int and 0 <= network[name] <= _LARGEST_NETWORK, f"{name} cannot be")
+        if schema.task == "classification":
+            _check(self.baseline in schema.target.categories, "its baseline is no class")
+        else:
+            _check(isinstance(self.baseline, float) and math.isfinite(self.baseline), "its baseline is no number")
+        _check(self.evaluation is None or isinstance(self.evaluation, dict), "its evaluation cannot be read")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        return {
+            "format": 1,
+            "job": settings.dump(self.job),
+            "schema": self.schema.to_json(),
+            "network": dict(self.network),
+            "baseline": self.baseline,
+            "evaluation": self.evaluation,
+            "stretch": self.stretch,
+        }
+
+    def write(self, folder: Path) -> None:
+        """Put it into a run folder; it appears when it is complete."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / TABLE, self.to_json())
+        except OSError as error:
+            raise CheckpointError(f"{folder} cannot be written to: {error}") from error
+
+
+def read_job(path: Path) -> Job:
+    """What was asked for, of the `table.json` of a run, or of its folder."""
+    values = _read(path if path.is_file() else path / TABLE)
+    return _job(values, path)
+
+
+def read_description(folder: Path) -> Description:
+    """Read it from a run folder, with every part checked."""
+    path = folder / TABLE
+    values = _read(path)
+    job = _job(values, path)
+    try:
+        schema = Schema.from_json(values["schema"])
+        parts = {name: values[name] for name in ("network", "baseline", "evaluation", "stretch")}
+        return Description(job, schema, **parts)
+    except (KeyError, TypeError, BayesembleError) as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
+
+
+def begin(folder: Path, description: Description) -> None:
+    """Write the description before training; if a run is there already, it has to be the same one."""
+    if checkpoints.exists(folder):
+        if not (folder / TABLE).is_file():
+            raise CheckpointError(f"{folder} holds a run that is not of a table; choose another folder")
+        held, here = (one.to_json() for one in (read_description(folder), description))
+        asked, before = _flat(here["job"]), _flat(held["job"])
+        for name in before | asked:
+            if name != "file" and asked.get(name) != before.get(name):
+                raise CheckpointError(
+                    f"{folder} holds a run with {name} {before.get(name)}, now it is {asked.get(name)}; "
+                    "repeat the command of that run to go on with it, or choose another folder"
+                )
+        if any(held[part] != here[part] for part in ("schema", "network", "baseline")):
+            raise CheckpointError(
+                f"the rows of {description.job.file} are not those that the run in {folder} began with; "
+                "choose another folder"
+            )
+    description.write(folder)
+
+
+def _flat(job: dict[str, Any]) -> dict[str, Any]:
+    """All settings by name, those of the recipe and of the method too."""
+    values = job | job["recipe"] | job["recipe"]["settings"]
+    return {name: value for name, value in values.items() if name not in ("recipe", "settings")}
+
+
+def _check(holds: bool, words: str) -> None:
+    if not holds:
+        raise CheckpointError(words)
+
+
+def _job(values: dict[str, Any], path: Path) -> Job:
+    try:
+        job: Job = settings.parse(values.get("job"), [Job], [Recipe])
+        job.recipe.make_method()
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} does not say how the run was made: {error}") from error
+    return job
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise CheckpointError(f"{path.parent} is not a run of `bayesemble fit`: it has no {path.name}")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict) or values.get("format") != 1:
+        raise CheckpointError(f"{path} is not of `bayesemble fit`, or of a version that this one cannot read")
+    return values

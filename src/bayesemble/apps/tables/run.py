@@ -1,0 +1,268 @@
+"""Runs on the tables of a person: fit, open, predict, evaluate; files of any size are gone through in parts.
+
+    RUN/table.json         what was asked for, the columns, the network, and the scores on held-out rows
+    RUN/checkpoint-...     as of every run
+
+Rows are held out for testing by a seeded hash of their number. What columns mean is learnt from the others alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bayesemble.apps.tables.description import TABLE, Description, Job, begin, read_description
+from bayesemble.apps.tables.targets import baseline_of, columns_of, in_units, likelihood_of, score, values_of
+from bayesemble.core import seeds
+from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.core.settings import require
+from bayesemble.data.find_schema import find_schema
+from bayesemble.data.schema import Encoded, Schema, as_labels
+from bayesemble.data.table_files import Chunk, listed, read_rows, shown
+from bayesemble.data.table_writing import write_rows
+from bayesemble.diagnostics.diagnose import Diagnosis, diagnose
+from bayesemble.estimators.recipe import stretch_of, stretched, table_network, train
+from bayesemble.predictive import Predictive
+from bayesemble.task.likelihoods import Heteroscedastic
+from bayesemble.training import checkpoint as checkpoints
+from bayesemble.training.ensemble import Ensemble, restore
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class TableRun:
+    """A run that was opened again, or has just been trained."""
+
+    folder: Path
+    description: Description
+    ensemble: Ensemble
+    notes: tuple[str, ...] = ()
+    """What a person should know about it."""
+
+    @property
+    def schema(self) -> Schema:
+        """What the columns mean."""
+        return self.description.schema
+
+    def predict(self, encoded: Encoded) -> Predictive:
+        """Predictions in the original units of the target."""
+        return in_units(self.schema, self.ensemble.predict(_inputs(encoded)))
+
+    def score(self, parts: Iterable[Encoded], where: str) -> dict[str, Any]:
+        """Scores of rows with targets."""
+        return score(self.schema, self.description.baseline, self.predict, parts, where)
+
+
+def fit_table(job: Job, out: str | Path, *, progress: bool = False, say: Say = lambda words: None) -> TableRun:
+    """Learn from the rows of a file; a run that was interrupted in the same folder goes on.
+
+    Args:
+        job: What to learn, from which file, and how.
+        out: The run folder.
+        progress: Show a progress bar, if there is a terminal.
+        say: Called with lines about the rows before training.
+    """
+    folder, recipe = Path(out), job.recipe
+    job = replace(job, file=str(Path(job.file).resolve()))
+    method = recipe.make_method()  # before anything is read: a wrong setting is said at once
+    schema = find_schema(_part(job, test=False), job.target, job.task)
+    rows = _joined([schema.encode(chunk) for chunk in _part(job, test=False)])
+    left_out: list[str] = []
+    tests = list(_encode_tests(schema, _part(job, test=True), left_out))
+    assert rows.targets is not None
+    likelihood, num_outputs = likelihood_of(schema, recipe)
+    network = recipe.make_network(method, rows.numbers, schema.category_sizes, num_outputs)
+    if schema.task == "count":
+        network["offset"] = math.log(rows.targets.mean())
+    description = Description(job, schema, network, baseline_of(schema, rows.targets))
+    labels = schema.task == "classification"
+    held_out = recipe.hold_out(method, rows.targets, labels, job.seed)
+    begin(folder, description)
+    for line in (*schema.notes, *left_out, _overview(schema, sum(len(part.rows) for part in tests), recipe.method)):
+        say(line)
+    try:
+        ensemble = train(
+            recipe, method, network, likelihood, _inputs(rows), rows.targets, held_out, job.seed, folder, progress
+        )
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written to: {error}") from error
+    description = replace(description, stretch=stretch_of(ensemble))
+    run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
+    run = replace(run, description=replace(description, evaluation=run.score(tests, "held-out ")))
+    run.description.write(folder)
+    return run
+
+
+def open_table(folder: str | Path) -> TableRun:
+    """The run in a folder, at the state with the best loss on held-out rows."""
+    place = Path(folder)
+    description = read_description(place)
+    if not checkpoints.exists(place):
+        raise CheckpointError(f"{place} was interrupted before its first checkpoint; give the command of `fit` again")
+    found = checkpoints.read(place)
+    likelihood, num_outputs = likelihood_of(description.schema, description.job.recipe)
+    try:
+        model = partial(table_network, **description.network)
+        ensemble = restore(found.kept, model, None, str(place))
+    except BayesembleError:
+        raise
+    except (TypeError, ValueError, KeyError, RuntimeError, MemoryError) as error:
+        raise CheckpointError(f"{place / TABLE} does not describe the network of the run: {error}") from error
+    if ensemble.task.likelihood != likelihood or ensemble.task.output_shape != (num_outputs,):
+        raise CheckpointError(f"the checkpoint in {place} is of another target than {TABLE} beside it")
+    if isinstance(likelihood, Heteroscedastic):
+        ensemble = stretched(ensemble, description.stretch)
+    return TableRun(place, description, ensemble, _unfinished(found.run.get("progress")))
+
+
+def _unfinished(progress: Any) -> tuple[str, ...]:
+    if not isinstance(progress, dict) or progress.get("stopped") or progress.get("epoch") == progress.get("epochs"):
+        return ()
+    done = f"epoch {progress.get('epoch')} of {progress.get('epochs')}"
+    return (f"training was interrupted after {done}; the command of `fit` goes on with it",)
+
+
+def evaluate_table(run: TableRun, file: str | Path | None = None) -> dict[str, Any]:
+    """Scores on the rows of a file with targets, or (None) on the held-out rows of the one that was trained on."""
+    chunks, where = _scored(run, file)
+    left_out: list[str] = []
+    found = run.score(_encode_tests(run.schema, chunks, left_out), where)
+    return found | {"notes": [*run.notes, *left_out]}
+
+
+def diagnose_table(run: TableRun, file: str | Path | None = None) -> tuple[Diagnosis, dict[str, Any]]:
+    """Members and weights on the rows that `evaluate_table` takes, all in memory, and its result."""
+    chunks, where = _scored(run, file)
+    left_out: list[str] = []
+    tests = list(_encode_tests(run.schema, chunks, left_out))
+    if not tests:
+        raise DataError("there are no rows with targets to examine the members on; name a file")
+    rows = _joined(tests)
+    found = diagnose(run.ensemble, (_inputs(rows), rows.targets))
+    return found, run.score(tests, where) | {"notes": [*run.notes, *left_out]}
+
+
+def predict_table(
+    run: TableRun,
+    file: str | Path,
+    out: str | Path,
+    *,
+    level: float = 0.9,
+    keep: Sequence[str] = (),
+    on_rows: Callable[[int], None] = lambda count: None,
+) -> dict[str, Any]:
+    """Write a prediction of every row of a file, in parts of bounded size; gives the number of rows and notes.
+
+    Args:
+        run: The run.
+        file: CSV or Parquet; the target is not needed.
+        out: CSV or Parquet, by its name.
+        level: Probability of the interval from `low` to `high`.
+        keep: Columns of the file that are copied.
+        on_rows: Called with the number of rows after each part.
+    """
+    require(0 < level < 1, f"level is a probability between 0 and 1, got {level}")
+    if Path(out).resolve() == Path(file).resolve():
+        raise SettingError(f"the predictions would replace {file}, which they are made from; choose another name")
+    header = ["row", *keep, *columns_of(run.schema), "unlike", "why"]
+    if repeated := sorted({name for name in header if header.count(name) > 1}):
+        raise SettingError(f"the columns {listed(repeated)} would be there twice; do not keep them")
+    count, unlike, notes = 0, 0, dict.fromkeys(run.notes)
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        nonlocal count, unlike
+        for chunk in read_rows(file):
+            if absent := [name for name in keep if name not in chunk.columns]:
+                raise DataError(f"{file} has no columns {listed(absent)} to keep")
+            encoded = run.schema.encode(chunk, with_targets=False)
+            notes.update(dict.fromkeys([*chunk.notes, *_unused(run.schema, chunk, encoded, keep)]))
+            strange = encoded.unlike.tolist()
+            count, unlike = count + len(strange), unlike + sum(strange)
+            values = values_of(run.schema, run.predict(encoded), level)
+            kept = [chunk.columns[name] for name in keep]
+            yield from zip(chunk.rows, *kept, *values, strange, encoded.reasons, strict=True)
+            on_rows(len(strange))
+
+    write_rows(out, header, rows())
+    return {"file": str(out), "rows": count, "unlike": unlike, "notes": list(notes)}
+
+
+def in_test(rows: Sequence[int], seed: int, share: float) -> npt.NDArray[np.bool_]:
+    """Which rows are held out for testing: those whose hash is below the share, in whatever part they come.
+
+    The hash is the finaliser of SplitMix64 (Steele, Lea & Flood, 2014).
+    """
+    key = np.uint64(seeds.child(seed, "test rows"))
+    with np.errstate(over="ignore"):
+        values = np.asarray(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (values ^ (values >> np.uint64(31))) / 2.0**64 < share
+
+
+# --- rows ---
+
+
+def _part(job: Job, test: bool) -> Iterator[Chunk]:
+    for chunk in read_rows(job.file):
+        mask = in_test(chunk.rows, job.seed, job.test)
+        kept = chunk.take(mask if test else ~mask)
+        if len(kept.rows):
+            yield kept
+
+
+def _scored(run: TableRun, file: str | Path | None) -> tuple[Iterable[Chunk], str]:
+    return (_part(run.description.job, test=True), "held-out ") if file is None else (read_rows(file), "")
+
+
+def _encode_tests(schema: Schema, chunks: Iterable[Chunk], notes: list[str]) -> Iterator[Encoded]:
+    """Rows with targets; those of a class that no training row has are left out, and that is noted."""
+    target, left_out = schema.target, 0
+    for chunk in chunks:
+        if schema.task == "classification" and target.name in chunk.columns:
+            cells, gone = chunk.cells(target.name)
+            labels = cells if target.kind == "category" else as_labels(chunk.values(target.name, target.way))
+            known = np.isin(labels, target.categories) | gone
+            left_out += int((~known).sum())
+            chunk = chunk.take(known)
+        if len(chunk.rows):
+            yield schema.encode(chunk)
+    if left_out:
+        notes.append(f"{left_out:,} rows to be scored are left out: no training row has their class")
+
+
+def _joined(parts: list[Encoded]) -> Encoded:
+    arrays = {
+        name: np.concatenate([getattr(part, name) for part in parts])
+        for name in ("rows", "numbers", "categories", "targets")
+    }
+    return Encoded(**arrays, odd=[], ignored=[])
+
+
+def _inputs(rows: Encoded) -> Any:
+    return (rows.numbers, rows.categories) if rows.categories.shape[1] else rows.numbers
+
+
+def _unused(schema: Schema, chunk: Chunk, encoded: Encoded, keep: Sequence[str]) -> list[str]:
+    extra = [name for name in encoded.ignored if name not in keep]
+    notes = [f"columns that are not used: {listed(extra)}"] if extra else []
+    if schema.target.name in chunk.columns:
+        notes.append(f"the target {shown(schema.target.name)} is in the file; it is not used")
+    return notes
+
+
+def _overview(schema: Schema, tests: int, method: str) -> str:
+    kinds = [column.kind for column in schema.columns]
+    found = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    return (
+        f"{schema.num_rows:,} rows to learn from, {tests:,} held out; {len(kinds)} columns ({found}); "
+        f"{schema.task} of {shown(schema.target.name)} by {method}"
+    )

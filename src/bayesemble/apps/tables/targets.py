@@ -1,0 +1,117 @@
+"""What the target of a table asks for: how outputs are read, what predictions are written, and how they are scored."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bayesemble.apps.tables.verdict import words
+from bayesemble.data.schema import Encoded, Schema
+from bayesemble.estimators.recipe import Recipe
+from bayesemble.metrics.summary import Summary
+from bayesemble.predictive import (
+    ClassPredictive,
+    LocationScalePredictive,
+    PoissonPredictive,
+    Predictive,
+    RealPredictive,
+)
+from bayesemble.task.likelihoods import Categorical, Likelihood, Poisson
+
+_DIGITS = 6  # of numbers, beyond the deviation of the target
+
+
+def likelihood_of(schema: Schema, recipe: Recipe) -> tuple[Likelihood, int]:
+    """How outputs are read, and how many there are."""
+    if schema.task == "classification":
+        return Categorical(), len(schema.target.categories)
+    return (Poisson(), 1) if schema.task == "count" else (recipe.real_likelihood(), 2)
+
+
+def baseline_of(schema: Schema, targets: npt.NDArray[Any]) -> float | str:
+    """The simplest prediction: the mean of the targets, or the most frequent class."""
+    if schema.task == "classification":
+        return schema.target.categories[int(np.bincount(targets).argmax())]
+    return float(schema.decode_targets(targets).mean())
+
+
+def in_units(schema: Schema, predictive: Predictive) -> Predictive:
+    """A prediction in the original units of the target, in double precision: it may be large beside its deviation."""
+    if isinstance(predictive, LocationScalePredictive):
+        return predictive.double().rescale(schema.target.mean, schema.target.scale)
+    if isinstance(predictive, PoissonPredictive):  # of rows unlike any other, the rate may be infinite
+        return PoissonPredictive(predictive.weights.double(), predictive.rates.double().clamp(1e-30, 1e15))
+    return predictive
+
+
+def columns_of(schema: Schema) -> list[str]:
+    """Names of the columns that a prediction has."""
+    if schema.task == "classification":
+        return [
+            "prediction",
+            *(f"p_{label}" for label in schema.target.categories),
+            "entropy",
+            "aleatoric",
+            "epistemic",
+        ]
+    return ["mean", "std", "aleatoric_std", "epistemic_std", "low", "high"]
+
+
+def values_of(schema: Schema, predictive: Predictive, level: float) -> list[list[Any]]:
+    """The cells of these columns, for the interval of a level."""
+    if isinstance(predictive, ClassPredictive):
+        probs = predictive.probs
+        doubts = (predictive.entropy, predictive.aleatoric, predictive.epistemic)
+        labels = schema.decode_targets(probs.argmax(-1).numpy())
+        return [labels.tolist(), *map(list, probs.T.numpy()), *(list(doubt.numpy()) for doubt in doubts)]
+    assert isinstance(predictive, RealPredictive)
+    low, high = predictive.interval(level)
+    deviations = (predictive.variance.sqrt(), predictive.aleatoric.sqrt(), predictive.epistemic.sqrt())
+    short = [list(deviation.numpy().astype(np.float32)) for deviation in deviations]
+    decimals = _DIGITS - math.floor(math.log10(schema.target.scale))
+    mean, low, high = (np.round(part.numpy(), decimals).tolist() for part in (predictive.mean, low, high))
+    return [mean, *short, low, high]
+
+
+def score(
+    schema: Schema,
+    baseline: float | str,
+    predict: Callable[[Encoded], Predictive],
+    parts: Iterable[Encoded],
+    where: str,
+) -> dict[str, Any]:
+    """Scores of the rows, those of the baseline, and what they mean in words; `where` says which rows these are."""
+    summary, unlike, misses = Summary(), 0, 0.0
+    for rows in parts:
+        predictive, targets = predict(rows), schema.decode_targets(rows.targets if rows.targets is not None else [])
+        if isinstance(predictive, ClassPredictive):
+            misses += float((targets != baseline).sum())
+            summary.update(predictive, rows.targets)
+        else:
+            misses += float(np.square(targets - baseline).sum())
+            summary.update(predictive, targets)
+        unlike += int(rows.unlike.sum())
+    num = summary.num_rows
+    found: dict[str, Any] = {"rows": num, "unlike": unlike, "scores": summary.compute() if num else {}, "baseline": {}}
+    if schema.task == "classification" and num:
+        found["baseline"] = {"says": baseline, "accuracy": 1 - misses / num}
+        found["chance_ece"] = _chance_error(summary)
+    elif num:
+        found["baseline"] = {"says": baseline, "rmse": math.sqrt(misses / num)}
+    return found | {"words": words(schema.task, found, where)}
+
+
+def _chance_error(summary: Summary) -> float:
+    """The calibration error that is expected of calibrated predictions in so many rows.
+
+    sum_b (n_b / n) E|accuracy_b - c_b|, where the difference is about normal with variance c_b (1 - c_b) / n_b.
+    """
+    total, _, count = summary.bins
+    confidence = total / count.clamp_min(1)
+    return float(
+        (count * confidence * (1 - confidence)).clamp_min(0).sqrt().sum() * math.sqrt(2 / math.pi) / count.sum()
+    )

@@ -1,0 +1,1 @@
+"""The words everyone speaks: members, leaves, seeds by name, settings, errors."""

@@ -1,0 +1,174 @@
+"""What an ensemble is made of: parameters and buffers with a member axis, and what a method keeps beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesemble.core import offload
+from bayesemble.core.errors import SettingError
+from bayesemble.core.types import Leaves
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Networks side by side. A leaf is stacked `(member, ...)`, or shared by all members (no member axis).
+
+    Tensors are updated in place during training.
+    """
+
+    params: Leaves
+    """What is inferred."""
+    buffers: Leaves
+    """What is not: batch-norm statistics, frozen parameters."""
+    weights: Tensor
+    """(member,), sums to one."""
+    shared: frozenset[str] = frozenset()
+    """Names of the leaves that have no member axis."""
+
+    @staticmethod
+    def stack(params: Sequence[Leaves], buffers: Sequence[Leaves], share: frozenset[str] = frozenset()) -> Members:
+        """Put single networks side by side, with equal weights; leaves named in `share` are taken from the first."""
+
+        def join(leaves: Sequence[Leaves]) -> Leaves:
+            first = leaves[0]
+            return {n: first[n] if n in share else torch.stack([one[n] for one in leaves]) for n in first}
+
+        return Members(join(params), join(buffers), _equal_weights(len(params)), share)
+
+    @staticmethod
+    def gather(
+        draw: Callable[[int], tuple[Leaves, Leaves]], num_members: int, share: frozenset[str] = frozenset()
+    ) -> Members:
+        """Stack networks that `draw(index)` gives; where new leaves are made on disk, they come there one by one."""
+        if not offload.new_leaves_on_disk():
+            drawn = [draw(index) for index in range(num_members)]
+            return Members.stack([params for params, _ in drawn], [buffers for _, buffers in drawn], share)
+
+        def space(leaves: Leaves, group: str) -> Leaves:
+            wide = {n: leaf if n in share else leaf.expand(num_members, *leaf.shape) for n, leaf in leaves.items()}
+            return offload.zeros_like(wide, group)
+
+        params, buffers = (space(leaves, group) for leaves, group in zip(draw(0), ("params", "buffers"), strict=True))
+        for index in range(num_members):
+            for stacked, leaves in zip((params, buffers), draw(index), strict=True):
+                for name, leaf in leaves.items():
+                    if name not in share:
+                        stacked[name][index].copy_(leaf)
+                    elif index == 0:
+                        stacked[name].copy_(leaf)
+        return Members(params, buffers, _equal_weights(num_members), share)
+
+    @property
+    def num_members(self) -> int:
+        """How many members there are."""
+        return len(self.weights)
+
+    def axes(self, leaves: Leaves) -> dict[str, int | None]:
+        """Where the member axis of each leaf is: 0, or None for a shared leaf."""
+        return {name: None if name in self.shared else 0 for name in leaves}
+
+    def split(self) -> list[tuple[Leaves, Leaves]]:
+        """Views of the parameters and buffers of each member."""
+        count = self.num_members
+
+        def unbind(leaves: Leaves) -> list[Leaves]:
+            rows = {n: [leaf] * count if n in self.shared else leaf.unbind(0) for n, leaf in leaves.items()}
+            return [{name: row[i] for name, row in rows.items()} for i in range(count)]
+
+        return list(zip(unbind(self.params), unbind(self.buffers), strict=True))
+
+    def part(self, start: int, stop: int) -> Members:
+        """Views of the members from `start` up to `stop`, with the weights they have among all."""
+        return self._map_stacked(lambda leaf: leaf[start:stop])
+
+    def take(self, indices: Tensor) -> Members:
+        """Copies of the members at the given places, equally weighted."""
+        taken = self._map_stacked(lambda leaf: leaf[indices])
+        return replace(taken, weights=_equal_weights(len(indices)))
+
+    def unshared(self, names: Collection[str] | None = None) -> Members:
+        """The same networks with a member axis on these shared leaves, or on all: views, not copies."""
+        chosen = self.shared if names is None else self.shared & set(names)
+
+        def over(leaves: Leaves) -> Leaves:
+            return {
+                n: leaf.expand(self.num_members, *leaf.shape) if n in chosen else leaf for n, leaf in leaves.items()
+            }
+
+        return replace(self, params=over(self.params), buffers=over(self.buffers), shared=self.shared - chosen)
+
+    @staticmethod
+    def concat(parts: Sequence[Members]) -> Members:
+        """Parts, each with weights that sum to one and no shared leaves, side by side; each counts by its size."""
+
+        def join(leaves: Sequence[Leaves]) -> Leaves:
+            return {name: torch.cat([one[name] for one in leaves]) for name in leaves[0]}
+
+        total = sum(part.num_members for part in parts)
+        weights = torch.cat([part.weights * (part.num_members / total) for part in parts])
+        return Members(join([part.params for part in parts]), join([part.buffers for part in parts]), weights)
+
+    def reweight(self, weights: Any) -> Members:
+        """The same members under other weights, normalised to sum to one."""
+        tensor = torch.as_tensor(weights, dtype=torch.float64)
+        if tensor.shape != (self.num_members,) or not (tensor >= 0).all() or not 0 < tensor.sum() < math.inf:
+            raise SettingError(
+                f"weights must be {self.num_members} non-negative numbers, one per member, got {weights}"
+            )
+        return replace(self, weights=tensor / tensor.sum())
+
+    def _map_stacked(self, function: Callable[[Tensor], Tensor]) -> Members:
+        def over(leaves: Leaves) -> Leaves:
+            return {name: leaf if name in self.shared else function(leaf) for name, leaf in leaves.items()}
+
+        return replace(self, params=over(self.params), buffers=over(self.buffers), weights=function(self.weights))
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All a method needs for its next step: the members, and named slots of leaves beside them.
+
+    Slots hold optimiser moments, anchors, running means and the like. Everything here is saved in checkpoints.
+    """
+
+    members: Members
+    slots: dict[str, Leaves] = field(default_factory=dict)
+
+    def map(self, function: Callable[[str, Tensor], Tensor]) -> State:
+        """Apply a function of name and leaf to everything."""
+
+        def over(leaves: Leaves) -> Leaves:
+            return {name: function(name, leaf) for name, leaf in leaves.items()}
+
+        old = self.members
+        members = Members(over(old.params), over(old.buffers), function("weights", old.weights), old.shared)
+        return State(members, {slot: over(leaves) for slot, leaves in self.slots.items()})
+
+    def groups(self) -> dict[str, Leaves]:
+        """All leaves but the weights, by group: parameters, buffers, and each slot under its own name."""
+        return {"params": self.members.params, "buffers": self.members.buffers, **self.slots}
+
+    def with_groups(self, groups: dict[str, Leaves]) -> State:
+        """The state with other leaves in all its groups; weights are copied."""
+        members = replace(
+            self.members, params=groups["params"], buffers=groups["buffers"], weights=self.members.weights.clone()
+        )
+        return State(members, {slot: groups[slot] for slot in self.slots})
+
+    def clone(self) -> State:
+        """Copy, so that training can go on without changing what was kept."""
+        return self.map(lambda _, leaf: leaf.clone())
+
+    def to(self, device: torch.device) -> State:
+        """Move to a device."""
+        return self.map(lambda _, leaf: leaf.to(device))
+
+
+def _equal_weights(num: int) -> Tensor:
+    return torch.full((num,), 1 / num, dtype=torch.float64)

@@ -1,0 +1,83 @@
+"""Small shared types: leaves, batches, the clock of a run."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from bayesemble.core import seeds
+
+Leaves = dict[str, Tensor]
+"""Named tensors of a network: parameters or buffers, of one member or stacked `(member, ...)`."""
+
+Inputs = Any
+"""What the network takes: a tensor, or a tuple or dict of tensors, rows first."""
+
+Info = dict[str, Tensor]
+"""What a person wants to see of a step: flat, one number per member."""
+
+MemberFunction = Callable[[Leaves, Leaves, Inputs, Any], Tensor]
+"""A function of one member: `(parameters, buffers, inputs, targets) -> tensor`."""
+
+Outputs = dict[str, Tensor]
+"""What a member gives by name, of one member or stacked `(member, ...)`."""
+
+OutputFunction = Callable[[Leaves, Leaves, Inputs, Any], Outputs]
+"""A function of one member: `(parameters, buffers, inputs, targets) -> named tensors`."""
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
+    """Apply a function to every tensor of nested inputs."""
+    return pytree.tree_map_only(torch.Tensor, function, inputs)
+
+
+def tensors_of(inputs: Inputs) -> list[Tensor]:
+    """List the tensors of nested inputs."""
+    return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of data, seen by all members or (per member) with a leading member axis.
+
+    Shape: inputs `(batch, ...)` or `(member, batch, ...)`, targets likewise.
+    """
+
+    inputs: Inputs
+    targets: Tensor
+    rows: Tensor | None = None  # where these rows stand in the data, if that is known: (batch,) or (member, batch)
+    inputs_per_member: bool = False
+    targets_per_member: bool = False
+
+    def inputs_of(self, member: int) -> Inputs:
+        """Give the inputs that one member sees."""
+        return map_tensors(lambda leaf: leaf[member], self.inputs) if self.inputs_per_member else self.inputs
+
+    def targets_of(self, member: int) -> Tensor:
+        """Give the targets that one member sees."""
+        return self.targets[member] if self.targets_per_member else self.targets
+
+
+TrainingData = Callable[[], Iterator[Batch]]
+"""Goes through the training rows once, in batches."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where a run stands: which step of how many, and the seed that randomness derives from."""
+
+    step: int
+    total_steps: int
+    seed: int
+
+    @property
+    def progress(self) -> float:
+        """The share of the run that is done, in [0, 1)."""
+        return self.step / self.total_steps
+
+    def member_seeds(self, num_members: int) -> list[int]:
+        """Seeds for what is random inside each member at this step, such as dropout masks."""
+        return [seeds.child(self.seed, "member", i, "step", self.step) for i in range(num_members)]

@@ -1,0 +1,158 @@
+"""Have chains forgotten where they began, and how much do their draws tell? R-hat and effective sample size.
+
+Both compare what draws do inside chains with what they do over all chains, after each chain is split in two and all
+draws are replaced by the normal scores of their ranks, so that heavy tails do no harm:
+
+    z = Phi^-1((rank - 3/8) / (S + 1/4)),   S draws in all
+
+R-hat near 1 (below 1.01; 1.05 will do for predictions) is necessary, never sufficient: chains that all miss the same
+mode agree. The weights of a network can be permuted without changing it, so that chains in different copies of the
+posterior never agree on the weights; what has to converge is the function.
+
+Reference: Vehtari, Gelman, Simpson, Carpenter & Bürkner (2021), "Rank-normalization, folding, and localization: an
+improved R-hat".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from bayesemble.core.arrays import numbers
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.methods.along_training import kept_networks
+from bayesemble.predictive import ClassPredictive, LocationScalePredictive, Predictive, RealPredictive
+from bayesemble.training.ensemble import Ensemble
+
+_FEWEST_DRAWS = 4  # half a chain needs two draws to have a variance
+
+
+def rhat(values: Any) -> Tensor:
+    """Rank-normalised split R-hat: the larger of the one for the middle and the one for the tails.
+
+    R-hat = sqrt( ((n - 1)/n W + B/n) / W ),  with W the variance inside chains and B/n that of their means; for the
+    tails it is taken of |value - median|.
+
+    Values that are all equal have R-hat 1; chains that each stand still in another place have R-hat infinity.
+
+    Shape: `(chain, draw, ...)` to `(...)`.
+    """
+    draws, shape = _split(values)
+    folded = (draws - draws.flatten(0, 1).quantile(0.5, dim=0)).abs()
+    largest = torch.maximum(_plain_rhat(_normal_scores(draws)), _plain_rhat(_normal_scores(folded)))
+    return largest.reshape(shape)
+
+
+def effective_sample_size(values: Any) -> Tensor:
+    """How many independent draws would tell the mean as well (bulk ESS), from all chains together.
+
+    ESS = S / (1 + 2 sum_t rho_t), the autocorrelations rho_t being added in pairs as long as these are positive, and no
+    pair counting more than the one before it (Geyer's initial monotone sequence). Draws can be better than independent
+    ones, up to S log10 S. Values that are all equal have ESS S.
+
+    Shape: `(chain, draw, ...)` to `(...)`.
+    """
+    draws, shape = _split(values)
+    scores = _normal_scores(draws)
+    num_chains, num_draws = scores.shape[:2]
+    total = num_chains * num_draws
+    inside = _autocovariance(scores).mean(0)
+    within = inside[0] * num_draws / (num_draws - 1)
+    overall = inside[0] + scores.mean(1).var(0)
+    constant = overall == 0
+    correlation = 1 - (within - inside) / torch.where(constant, 1.0, overall)
+    correlation[0] = 1.0
+    pairs = correlation[: num_draws // 2 * 2].unflatten(0, (-1, 2)).sum(1)
+    positive = (pairs > 0).cumprod(0)
+    length = -1 + 2 * (pairs.cummin(0).values * positive).sum(0)
+    effective = total / length.clamp_min(1 / math.log10(total))
+    return torch.where(constant, float(total), effective).reshape(shape)
+
+
+def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
+    """Say how well the chains of an ensemble have converged, on the functions of the draws and on their weights.
+
+    - `rhat`, `ess`: the worst R-hat and the smallest effective sample size of what the draws predict: the probability
+      of each class or the mean (and noise) of each output, on every row of the inputs;
+    - `rhat_parameters`, `ess_parameters`: the same of the parameters; for networks with hidden units expect these to
+      be bad, since the units can change places;
+    - `divergent` (HMC): number of trajectories that diverged after the warm-up, over all chains;
+    - `acceptance` (HMC): mean probability of acceptance after the warm-up.
+
+    Args:
+        ensemble: Fitted with chains, as `HMC` has them.
+        inputs: Rows to compare the functions on, as for `Ensemble.predict`.
+    """
+    slots = ensemble.state.slots
+    counts = slots.get("sampling")
+    if counts is None and not slots.keys() >= set(kept_networks.SLOTS):
+        raise SettingError(
+            f"convergence compares chains of draws, as be.HMC and be.CyclicalSGMCMC make them; this is an ensemble of "
+            f"{type(ensemble.method).__name__} without chains"
+        )
+    members, num_chains = ensemble.draw(), ensemble.num_members
+    kept = members.num_members // num_chains if counts is None else int(counts["kept"])
+    if kept < _FEWEST_DRAWS:
+        raise SettingError(f"convergence needs at least {_FEWEST_DRAWS} draws of each chain, got {kept}; train longer")
+    functions = _function_values(ensemble.predict(inputs)).unflatten(0, (num_chains, kept))
+    weights = torch.cat([leaf.flatten(1) for leaf in members.params.values()], dim=1).unflatten(0, (num_chains, kept))
+    found = {
+        "rhat": float(rhat(functions).max()),
+        "ess": float(effective_sample_size(functions).min()),
+        "rhat_parameters": float(rhat(weights).max()),
+        "ess_parameters": float(effective_sample_size(weights).min()),
+    }
+    if counts is not None:
+        found["divergent"] = float(counts["divergent"].sum())
+        found["acceptance"] = float(counts["acceptance"].mean()) / float(counts["transitions"])
+    return found
+
+
+def _function_values(predictive: Predictive) -> Tensor:
+    """What each draw predicts, `(draw, number)`."""
+    if isinstance(predictive, ClassPredictive):
+        return predictive.member_probs.flatten(1)
+    assert isinstance(predictive, RealPredictive)
+    values = [predictive.member_mean.flatten(1)]
+    if isinstance(predictive, LocationScalePredictive):
+        values.append(predictive.stds.flatten(1))
+    return torch.cat(values, dim=1)
+
+
+def _split(values: Any) -> tuple[Tensor, torch.Size]:
+    """Halves of chains as chains, `(2 * chain, draw // 2, number)`; a draw in the middle is left out."""
+    draws = numbers(values, "the draws").double()
+    if draws.dim() < 2 or draws.shape[1] < _FEWEST_DRAWS or not draws.shape[0]:
+        raise DataError(
+            f"chains of at least {_FEWEST_DRAWS} draws are needed, (chain, draw, ...); got shape {tuple(draws.shape)}"
+        )
+    if not draws.isfinite().all():
+        raise DataError("draws must be finite numbers; some are infinite or not a number")
+    half = draws.shape[1] // 2
+    flat = draws.reshape(*draws.shape[:2], -1)
+    return torch.cat([flat[:, :half], flat[:, -half:]]), draws.shape[2:]
+
+
+def _normal_scores(draws: Tensor) -> Tensor:
+    ranks = torch.from_numpy(rankdata(draws.flatten(0, 1).cpu().numpy(), axis=0))
+    scores = torch.special.ndtri((ranks - 3 / 8) / (len(ranks) + 1 / 4))
+    return scores.reshape(draws.shape)
+
+
+def _plain_rhat(draws: Tensor) -> Tensor:
+    num_draws = draws.shape[1]
+    within, between = draws.var(1).mean(0), draws.mean(1).var(0)
+    ratio = ((num_draws - 1) / num_draws * within + between) / within
+    return torch.where((within == 0) & (between == 0), 1.0, ratio.sqrt())
+
+
+def _autocovariance(draws: Tensor) -> Tensor:
+    """Of each chain, `(chain, lag, number)`; sums over the draws are divided by n at every lag."""
+    num_draws = draws.shape[1]
+    centred = draws - draws.mean(1, keepdim=True)
+    spectrum = torch.fft.rfft(centred, n=2 * num_draws, dim=1)
+    return torch.fft.irfft(spectrum.abs().square(), n=2 * num_draws, dim=1)[:, :num_draws] / num_draws

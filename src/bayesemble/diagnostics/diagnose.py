@@ -1,0 +1,90 @@
+"""An ensemble in words: are its members different, which does the data prefer, how far can it be trusted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bayesemble.diagnostics import weighting
+from bayesemble.diagnostics.duplicates import Distinct, distinct
+from bayesemble.diagnostics.weighting import Evidence
+from bayesemble.metrics import Summary
+from bayesemble.training.ensemble import Ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What was found, as numbers; `str(diagnosis)` says it in words."""
+
+    num_members: int
+    num_rows: int
+    distinct: Distinct
+    evidence: Evidence
+    stacking_gain: float
+    """Nats per row that the best weights gain over the present ones on the same rows; an upper bound."""
+    scores: dict[str, float]
+
+    def __str__(self) -> str:
+        return "\n".join([*self._about_members(), *self._about_weights(), *self._about_trust()])
+
+    def _about_members(self) -> list[str]:
+        num = self.num_members
+        functions, weights = len(self.distinct.by_function), len(self.distinct.by_weights)
+        lines = [f"{functions} of {num} members are distinct functions ({weights} distinct in their weights)."]
+        same = [group for group in self.distinct.by_function if len(group) > 1]
+        lines += [f"Members {', '.join(map(str, group))} compute the same: keep one of them." for group in same]
+        return lines
+
+    def _about_weights(self) -> list[str]:
+        found = self.evidence
+        return [
+            f"Equal weights cost {found.gap:.3g} nats against Bayes' rule on these {self.num_rows} rows, whose "
+            f"posterior has {found.effective_members:.1f} effective members (log likelihoods differ by up to "
+            f"{found.spread:.3g} nats).",
+            f"The best fixed weights would gain {self.stacking_gain:.2g} nats per row here, at most.",
+        ]
+
+    def _about_trust(self) -> list[str]:
+        scores = self.scores
+        if "accuracy" in scores:
+            lean = "too sure of itself" if scores["overconfidence"] > 0 else "not sure enough"
+            verdict = "well calibrated" if scores["ece"] < 0.02 else lean
+            return [f"Accuracy {scores['accuracy']:.3f}, NLL {scores['nll']:.3f}, ECE {scores['ece']:.3f}: {verdict}."]
+        inside = scores["coverage_90"]
+        verdict = (
+            "intervals fit" if abs(inside - 0.9) < 0.03 else f"intervals are too {'narrow' if inside < 0.9 else 'wide'}"
+        )
+        return [
+            f"RMSE {scores['rmse']:.4g}, NLL {scores['nll']:.3f}; {inside:.1%} lie in the 90 % interval: {verdict}."
+        ]
+
+
+def diagnose(ensemble: Ensemble, data: Any) -> Diagnosis:
+    """Examine an ensemble on data `(x, y)`, a `Dataset` or a `DataLoader`; best on rows it was not trained on.
+
+    On the training rows the weights are those of empirical Bayes, but the scores flatter.
+    """
+    summary, parts, first = Summary(), [], None
+    for predictive, targets in ensemble.predictions(data):
+        summary.update(predictive, targets)
+        parts.append(predictive.member_log_prob(targets).double())
+        first = predictive if first is None else first
+    assert first is not None
+    log_probs = torch.cat(parts, dim=1)
+    weights = ensemble.draw().weights.double()
+    found = Evidence(log_probs.sum(1), weights)
+    best = weighting.stacking_weights(log_probs)
+
+    def log_score(given: torch.Tensor) -> float:
+        return float(torch.logsumexp(log_probs + given.log()[:, None], 0).mean())
+
+    return Diagnosis(
+        num_members=len(log_probs),
+        num_rows=log_probs.shape[1],
+        distinct=distinct(ensemble.draw(), first),
+        evidence=found,
+        stacking_gain=log_score(best) - log_score(weights),
+        scores=summary.compute(),
+    )

@@ -1,0 +1,130 @@
+"""What all views of the landscape share: networks anywhere in weight space, and how good and how different they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesemble.core.errors import DataError
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require
+from bayesemble.core.types import Batch, Leaves
+from bayesemble.methods.deep_ensemble import DeepEnsemble
+from bayesemble.methods.geometry import batch_norm
+from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, match_targets
+from bayesemble.training.batches import as_source
+from bayesemble.training.draws import draws_at_once
+from bayesemble.training.ensemble import Ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Networks on one set of data, a number for each."""
+
+    loss: Tensor
+    """(network,), mean of -log p(y|x) in nats."""
+    error: Tensor
+    """(network,), share of wrong classes; for numbers, the root mean squared error."""
+    difference: Tensor
+    """(network, reference), share of rows with another class than the reference; for numbers, the root mean squared
+    difference of the means."""
+
+    @staticmethod
+    def concat(parts: list[Measured]) -> Measured:
+        """Measurements of several parts, one after the other."""
+        kinds = ("loss", "error", "difference")
+        return Measured(*(torch.cat([getattr(part, kind) for part in parts]) for kind in kinds))
+
+
+def members_of(ensemble: Ensemble) -> Members:
+    """The members of an ensemble, every leaf with a member axis."""
+    return ensemble.state.members.unshared()
+
+
+def chosen_members(ensemble: Ensemble, members: Sequence[int] | None) -> list[int]:
+    """The given members, or all of them."""
+    num = ensemble.num_members
+    chosen = list(range(num)) if members is None else list(members)
+    known = bool(chosen) and all(0 <= member < num for member in chosen)
+    require(known, f"members are some of the numbers 0 to {num - 1}, got {chosen}")
+    return chosen
+
+
+def as_ensemble(ensemble: Ensemble, networks: Members) -> Ensemble:
+    """Networks of the same task as an ensemble of plain members: it predicts and is evaluated like any other."""
+    return replace(ensemble, method=DeepEnsemble(num_members=networks.num_members), state=State(networks))
+
+
+def with_params(like: Members, params: Leaves) -> Members:
+    """Networks with given parameters `(network, ...)`; their buffers are those of the first member of `like`."""
+    num = len(next(iter(params.values())))
+    buffers = {name: leaf[:1].expand(num, *leaf.shape[1:]) for name, leaf in like.unshared().buffers.items()}
+    return Members(params, buffers, torch.full((num,), 1 / num, dtype=torch.float64))
+
+
+def at_once(networks: Members) -> int:
+    """How many networks like these to have in memory at a time."""
+    leaves = [*networks.params.values(), *networks.buffers.values()]
+    return draws_at_once(sum(leaf[0].numel() * leaf.element_size() for leaf in leaves))
+
+
+def remeasured(ensemble: Ensemble, networks: Members, train: Any, batch_size: int = 1024) -> Members:
+    """The networks with batch-norm statistics of training data; as they are, if there are no such layers."""
+    if not batch_norm.norm_buffers(ensemble.task.module):
+        return networks
+    if train is None:
+        raise DataError(
+            "this network has batch norm, whose statistics belong to the weights they were measured with: pass "
+            "train=(x, y), with which they are measured again for every other network"
+        )
+    source = as_source(train, ensemble.task.dtype, batch_size, shuffle=False).checked(ensemble.task, training=False)
+
+    def rows() -> Iterator[Batch]:
+        return source.in_order(batch_size)
+
+    return batch_norm.remeasured(ensemble.task, networks, rows, ensemble.executor)
+
+
+def measure(ensemble: Ensemble, parts: Iterable[Members], data: Any, *, references: Members | None = None) -> Measured:
+    """Loss, error and difference from references of networks, which come in parts that fit into memory."""
+    known = [] if references is None else [_answers(one) for one, _ in _predictions(ensemble, references, data)]
+    return Measured.concat([_measure_part(ensemble, part, data, known) for part in parts])
+
+
+def _measure_part(ensemble: Ensemble, networks: Members, data: Any, known: list[Tensor]) -> Measured:
+    loss = torch.zeros(networks.num_members, dtype=torch.float64)
+    error, difference = torch.zeros_like(loss), loss.new_zeros(len(loss), len(known[0]) if known else 0)
+    rows, count, squared = 0, 0, False
+    for number, (predictive, targets) in enumerate(_predictions(ensemble, networks, data)):
+        answers, squared = _answers(predictive), isinstance(predictive, RealPredictive)
+        truth = predictive.labels(targets) if isinstance(predictive, ClassPredictive) else targets
+        log_prob = predictive.member_log_prob(targets).double()
+        loss -= log_prob.sum(1)
+        error += _apart(answers, match_targets(truth, answers.shape), squared)
+        for place, other in enumerate(known[number] if known else ()):
+            difference[:, place] += _apart(answers, other, squared)
+        rows, count = rows + log_prob.shape[1], count + answers[0].numel()
+    error, difference = error / count, difference / count
+    return Measured(loss / rows, error.sqrt() if squared else error, difference.sqrt() if squared else difference)
+
+
+def _predictions(ensemble: Ensemble, networks: Members, data: Any) -> Iterator[tuple[Predictive, Tensor]]:
+    return as_ensemble(ensemble, networks).predictions(data)
+
+
+def _answers(predictive: Predictive) -> Tensor:
+    """Chosen classes or means of each network, `(network, row, ...)`."""
+    if isinstance(predictive, ClassPredictive):
+        return predictive.member_probs.argmax(-1)
+    assert isinstance(predictive, RealPredictive)
+    return predictive.member_mean.double()
+
+
+def _apart(answers: Tensor, others: Tensor, squared: bool) -> Tensor:
+    """Summed difference of answers `(network, row, ...)` from those of one other: `(network,)`."""
+    apart = (answers - others).square() if squared else answers != others
+    return apart.double().flatten(1).sum(1)

@@ -1,0 +1,107 @@
+"""Figures of doubt: is there more of it on foreign data, and where the answer is wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bayesemble.core.settings import require
+from bayesemble.diagnostics.plots.style import as_array, draw_legend, entry, mark, method_look, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from bayesemble.metrics import ConfidenceCurve, RiskCoverage
+
+
+def plot_entropy(
+    known: Any,
+    foreign: Any = None,
+    ax: Axes | None = None,
+    *,
+    bins: int | Sequence[float] = 30,
+    quantity: str = "Entropy",
+    unit: str = "nat",
+    label: str | None = None,
+    color: str | None = None,
+) -> Axes:
+    """Draw how doubt is spread over rows: filled for known data, dashed for foreign data. Apart is better.
+
+    Args:
+        known: Doubt of rows like those trained on, as `bayesemble.metrics.doubt` gives it.
+        foreign: Doubt of rows of another kind.
+        ax: Axes to draw on; None makes new ones.
+        bins: Number of bins from 0 to the largest doubt, or their edges, the same for all methods;
+            rows beyond count in the outer bins.
+        quantity: What the doubt is.
+        unit: Its unit.
+        label: Name of the method.
+        color: Its colour; None takes the next one.
+    """
+    parts = [("known data", as_array(known).ravel())]
+    if foreign is not None:
+        parts.append(("foreign data", as_array(foreign).ravel()))
+    require(all(len(values) for _, values in parts), "doubts of at least one row were needed, got none")
+    largest = max(values.max() for _, values in parts)
+    edges = np.linspace(0, largest if largest > 0 else 1, bins + 1) if isinstance(bins, int) else np.asarray(bins)
+    ax = new_axes(ax)
+    group, color = method_look(ax, label, color)
+    for name, values in parts:
+        heights, _ = np.histogram(values.clip(edges[0], edges[-1]), bins=edges, density=True)
+        style = "--" if name == "foreign data" else "-"
+        outline = ax.stairs(heights, edges, color=color, linestyle=style, linewidth=1.5, label=entry(label, name))
+        mark(group, [outline])
+        if name == "known data":
+            mark(group, [ax.stairs(heights, edges, fill=True, color=color, alpha=0.15)])
+    ax.set(xlabel=f"{quantity} ({unit})", ylabel=f"Density (1/{unit})")
+    draw_legend(ax)
+    return ax
+
+
+def plot_accuracy_against_confidence(
+    curve: ConfidenceCurve, ax: Axes | None = None, *, label: str | None = None, color: str | None = None
+) -> Axes:
+    """Draw the accuracy of the rows that are at least so confident against that threshold. Higher is better.
+
+    Args:
+        curve: The result of `bayesemble.metrics.accuracy_against_confidence`.
+        ax: Axes to draw on; None makes new ones.
+        label: Name of the method.
+        color: Its colour; None takes the next one.
+
+    Reference: Lakshminarayanan, Pritzel & Blundell (2017), figure 6.
+    """
+    ax = new_axes(ax)
+    group, color = method_look(ax, label, color)
+    threshold, accuracy = as_array(curve.threshold), as_array(curve.accuracy)
+    mark(group, ax.plot(threshold, accuracy, marker="o", markersize=4, color=color, label=label))
+    ax.set(xlabel="Confidence threshold τ (probability)", ylabel="Accuracy of rows with confidence ≥ τ (share)")
+    draw_legend(ax)
+    return ax
+
+
+def plot_risk_coverage(
+    curve: RiskCoverage,
+    ax: Axes | None = None,
+    *,
+    quantity: str = "Error rate of the kept rows (share)",
+    label: str | None = None,
+    color: str | None = None,
+) -> Axes:
+    """Draw the risk of the kept rows against the share of rows kept, those in least doubt first. Lower is better.
+
+    Args:
+        curve: The result of `bayesemble.metrics.risk_coverage`.
+        ax: Axes to draw on; None makes new ones.
+        quantity: What the risk is, with its unit; of numbers it is the mean squared error.
+        label: Name of the method.
+        color: Its colour; None takes the next one.
+    """
+    ax = new_axes(ax)
+    group, color = method_look(ax, label, color)
+    mark(group, ax.plot(as_array(curve.coverage), as_array(curve.risk), color=color, label=label))
+    ax.set(xlabel="Rows kept (share)", ylabel=quantity, xlim=(0.0, 1.02))
+    draw_legend(ax)
+    return ax

@@ -1,0 +1,219 @@
+"""How networks for tables are made and trained: the one recipe of the estimators and of the command line.
+
+What is not said follows from the number of rows, so that small tables are not starved of steps and large ones not
+overfed. Training stops early by the loss on rows that are held out, unless the method gathers networks along the whole
+of training. If 90 % intervals of a real target hold too few of these rows, the noise is widened by one factor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from bayesemble.core.arrays import NumpyArray
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.settings import require, setting
+from bayesemble.methods import METHODS, Method, make_method, method_class
+from bayesemble.methods.along_training import kept_networks, running_moments
+from bayesemble.methods.base import drawn_slots, full_batch, keeps_dropout
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.metrics import fit_spread
+from bayesemble.models.tabular import quantile_edges, tabular
+from bayesemble.task.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
+from bayesemble.task.priors import NormalPrior
+from bayesemble.task.task import Task
+from bayesemble.training import checkpoint as checkpoints
+from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.fit import fit
+
+_FALLING_RATE, _CONSTANT_RATE = 3e-3, 1e-3
+_DROPOUT = 0.1  # of a method that needs dropout layers
+_LARGE = 10_000  # rows
+_STEPS = 3000  # gradient steps that a small table is given at most
+_FEWEST_HELD_OUT = 10  # rows that "auto" stops by, and only if they are at most a fifth
+_LEVEL = 0.9  # of the intervals that shall hold their share of the held-out rows
+_NOISES = {"student": HeteroscedasticStudent(), "normal": HeteroscedasticGaussian()}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method, its network and its training; None leaves a choice to the recipe."""
+
+    method: str = setting("deep_ensemble", "name of a method")
+    settings: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "settings of the method"})
+    epochs: int | None = setting(None, "passes over the rows, at most")
+    batch_size: int | None = setting(None, "rows of each step")
+    width: int | None = setting(None, "units of each layer")
+    depth: int = setting(1, "residual blocks of the network")
+    embedding: str = setting("periodic", "what numbers become at the input: periodic, piecewise or none")
+    dropout: float = setting(0.0, "rate of dropout layers in training")
+    prior_std: float = setting(1.0, "standard deviation of the normal prior of the weights")
+    noise: str = setting("student", "noise of a real target: student, with heavy tails, or normal")
+    early_stopping: bool | str = setting("auto", "whether to stop by the loss on held-out rows: true, false or auto")
+    validation_fraction: float = setting(0.1, "share of the training rows that are held out for early stopping")
+    patience: int | None = setting(None, "epochs without a better loss after which training stops")
+
+    def __post_init__(self) -> None:
+        # A list, as what stands in a file may be of any type, also one that a dict cannot look up.
+        require(self.noise in list(_NOISES), f"noise is one of {', '.join(_NOISES)}, not {self.noise!r}")
+
+    def make_method(self) -> Method:
+        """The method, with the defaults of `own_defaults`."""
+        require(isinstance(self.method, str), f"method is one of {', '.join(METHODS)}, got {self.method!r}")
+        return make_method(self.method, **(own_defaults(self.method, self.settings) | dict(self.settings)))
+
+    def make_network(
+        self, method: Method, numbers: NumpyArray, category_sizes: list[int], num_outputs: int
+    ) -> dict[str, Any]:
+        """Arguments of `table_network` for rows of numbers `(row, column)` and columns of categories."""
+        edges = quantile_edges(numbers).tolist() if self.embedding == "piecewise" and numbers.shape[1] else None
+        return {
+            "num_numbers": numbers.shape[1],
+            "category_sizes": category_sizes,
+            "num_outputs": num_outputs,
+            "width": (64 if len(numbers) < _LARGE else 128) if self.width is None else self.width,
+            "depth": self.depth,
+            "embedding": self.embedding if numbers.shape[1] else "none",
+            "edges": edges,
+            "dropout": self.dropout or (_DROPOUT if keeps_dropout(method) else 0.0),
+        }
+
+    def real_likelihood(self) -> Likelihood:
+        """That of a real target; its noise depends on the row."""
+        return _NOISES[self.noise]
+
+    def hold_out(self, method: Method, y: NumpyArray, labels: bool, seed: int) -> NumpyArray:
+        """Which rows are held out: of each class its share, and never all."""
+        wish, share = self.early_stopping, self.validation_fraction
+        require(wish in (True, False, "auto"), f'early_stopping is True, False or "auto", not {wish!r}')
+        require(0 < share < 1, f"validation_fraction is a share between 0 and 1, got {share}")
+        chosen = np.zeros(len(y), dtype=bool)
+        able = can_stop_early(method)
+        if wish is True and not able:
+            raise SettingError(
+                f"{self.method} needs training to go on to the end, so early_stopping=True cannot be honoured; "
+                'use "auto" or False'
+            )
+        if wish is False or not able or (wish == "auto" and len(y) < 5 * _FEWEST_HELD_OUT):
+            return chosen
+        shuffled = np.random.default_rng(seed).permutation(len(y))
+        if labels:
+            # Sorted by class, in random order within each: rows at equal distances are of each class its share.
+            shuffled = shuffled[np.argsort(y[shuffled], kind="stable")]
+        num = max(round(share * len(y)), 1 if wish is True else _FEWEST_HELD_OUT)
+        chosen[shuffled[((np.arange(num) + 0.5) * len(y) / num).astype(int)]] = True
+        if labels:
+            chosen &= np.isin(y, y[~chosen])  # a class that would be held out altogether stays
+        if chosen.all():
+            raise DataError(f"n_samples={len(y)} is too few to hold some out; use early_stopping=False")
+        return chosen
+
+
+def table_network(*, edges: Any = None, offset: float = 0.0, **settings: Any) -> nn.Module:
+    """The network for a table, see `tabular`; its outputs start around `offset`."""
+    network = tabular(edges=None if edges is None else torch.tensor(edges), **settings)
+    if offset:
+        with torch.no_grad():
+            network.output.bias.add_(offset)
+    return network
+
+
+def own_defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that differ from those of the method: gradient methods learn at 0.003, falling along half a cosine.
+
+    If the method gathers networks along training, or trains its members in turn, the rate does not fall, and is 0.001.
+    """
+    if not issubclass(method_class(name), ParticleMethod):
+        return {}
+    if can_stop_early(make_method(name, **settings)):
+        return {"learning_rate": _FALLING_RATE, "schedule": "cosine"}
+    return {"learning_rate": _CONSTANT_RATE}
+
+
+def can_stop_early(method: Method) -> bool:
+    """Whether a run may end before its last epoch: not if networks are gathered along it, or members come in turn."""
+    gathers = {*running_moments.SLOTS, *kept_networks.SLOTS} & set(drawn_slots(method))
+    return not (gathers or full_batch(method) or getattr(method, "sequential", False))
+
+
+def train(
+    recipe: Recipe,
+    method: Method,
+    network: dict[str, Any],
+    likelihood: Likelihood,
+    inputs: NumpyArray | tuple[NumpyArray, ...],
+    targets: NumpyArray,
+    held_out: NumpyArray,
+    seed: int,
+    folder: Path | None = None,
+    progress: bool = False,
+) -> Ensemble:
+    """Train on the rows of a table, with labels 0, 1, ..., counts or standardised targets.
+
+    Args:
+        recipe: How.
+        method: What `recipe.make_method` gave.
+        network: What `recipe.make_network` gave.
+        likelihood: How outputs are read.
+        inputs: Standardised numbers `(row, column)`, or a pair of them and the indices of categories.
+        targets: `(row, ...)`.
+        held_out: Which rows the loss that stops training is taken on, as `recipe.hold_out` gives them; or none.
+        seed: All randomness derives from it.
+        folder: Where checkpoints go; a run that is there already goes on.
+        progress: Show a progress bar, if there is a terminal.
+    """
+    rows = int((~held_out).sum())
+    batch_size = recipe.batch_size
+    if batch_size is None and not full_batch(method):
+        batch_size = 2 ** round(math.log2(min(max(rows / 16, 16), 256)))
+    steps = math.ceil(rows / min(batch_size or rows, rows))
+    epochs = min(max(_STEPS // steps, 20), 200) if recipe.epochs is None else recipe.epochs
+    options: dict[str, Any] = {}
+    if held_out.any():
+        patience = max(epochs // 8, 5) if recipe.patience is None else recipe.patience
+        options = {"validation": (_rows(inputs, held_out), targets[held_out]), "patience": patience}
+    if folder is not None:
+        options |= {"checkpoint": folder, "checkpoint_every": max(epochs // 20, 1)}
+        options["resume"] = checkpoints.exists(folder)
+    ensemble = fit(
+        Task(partial(table_network, **network), likelihood, NormalPrior(recipe.prior_std)),
+        method,
+        (_rows(inputs, ~held_out), targets[~held_out]),
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+        # Not "auto", which goes by the clock: the same seed has to give the same bits.
+        executor="loop" if method.num_members == 1 else "vmap",
+        progress=progress,
+        **options,
+    )
+    if held_out.any() and isinstance(likelihood, Heteroscedastic):
+        # Only wider: these rows have chosen the epoch too, so they look better than others will.
+        found = fit_spread(ensemble.predict(_rows(inputs, held_out)), targets[held_out], level=_LEVEL)
+        ensemble = stretched(ensemble, max(1.0, found.value))
+    return ensemble
+
+
+def stretched(ensemble: Ensemble, factor: float) -> Ensemble:
+    """The same ensemble of a real target, with noise that is wider by a factor."""
+    likelihood = ensemble.task.likelihood
+    assert isinstance(likelihood, Heteroscedastic)
+    return replace(ensemble, task=replace(ensemble.task, likelihood=replace(likelihood, stretch=factor)))
+
+
+def stretch_of(ensemble: Ensemble) -> float:
+    """How much wider its noise was made than it had been learned."""
+    likelihood = ensemble.task.likelihood
+    return likelihood.stretch if isinstance(likelihood, Heteroscedastic) else 1.0
+
+
+def _rows(inputs: NumpyArray | tuple[NumpyArray, ...], mask: NumpyArray) -> Any:
+    return tuple(part[mask] for part in inputs) if isinstance(inputs, tuple) else inputs[mask]

@@ -1,0 +1,134 @@
+"""Optimisers over stacked leaves: one fused update for all members, its moments kept as plain tensors.
+
+Each is a pair of functions: `init` makes the slots, `update` moves the leaves in place. They call torch's own
+functional optimisers, so the numbers are those of `torch.optim` run on each member by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from bayesemble.core import offload
+from bayesemble.core.settings import require
+from bayesemble.core.types import Leaves
+
+OPTIMIZERS = ("adam", "adamw", "sgd")
+_MOMENTS = ("first_moment", "second_moment", "momentum")
+_BLOCK = 1 << 17  # coordinates that are summed in single precision
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """Minimise along given gradients.
+
+    "adam" (Kingma & Ba 2015), "adamw" (decoupled weight decay, Loshchilov & Hutter 2019), "sgd" with momentum.
+    The momentum of Adam is its first decay rate, beta 1.
+    """
+
+    name: str
+    momentum: float
+    weight_decay: float
+
+    def __post_init__(self) -> None:
+        require(self.name in OPTIMIZERS, f"optimizer is one of {', '.join(OPTIMIZERS)}, not {self.name!r}")
+        require(0 <= self.momentum < 1, f"momentum lies in [0, 1), not {self.momentum}")
+        require(self.weight_decay >= 0, f"weight_decay cannot be negative, got {self.weight_decay}")
+
+    @property
+    def num_moments(self) -> int:
+        """How many numbers are kept beside each parameter."""
+        return int(self.momentum > 0) if self.name == "sgd" else 2
+
+    def init(self, params: Leaves) -> dict[str, Leaves]:
+        """Make the slots: zero moments, and the number of steps done."""
+        if self.name == "sgd":
+            return {"momentum": offload.zeros_like(params, "momentum")} if self.momentum else {}
+        steps = {"step": torch.zeros((), dtype=torch.float32)}
+        moments = {slot: offload.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
+        return {**moments, "steps": steps}
+
+    def update(self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float) -> None:
+        """Take one step downhill, in place."""
+        leaves = list(params.values())
+        slopes = [laid_out_like(gradients[name], leaf) for name, leaf in params.items()]
+        moments = {slot: [kept[name] for name in params] for slot, kept in slots.items() if slot in _MOMENTS}
+        if self.name == "sgd":
+            self._sgd(leaves, slopes, moments.get("momentum", []), learning_rate)
+        else:
+            self._adam(leaves, slopes, moments, slots["steps"]["step"], learning_rate)
+
+    def _adam(
+        self,
+        leaves: list[Tensor],
+        slopes: list[Tensor],
+        moments: dict[str, list[Tensor]],
+        step: Tensor,
+        rate: float,
+    ) -> None:
+        adam(
+            leaves,
+            slopes,
+            moments["first_moment"],
+            moments["second_moment"],
+            [],
+            [step.clone() for _ in leaves],  # each is counted up by the call; one number serves all leaves
+            fused=True,
+            amsgrad=False,
+            beta1=self.momentum,
+            beta2=0.999,
+            lr=rate,
+            weight_decay=self.weight_decay,
+            eps=1e-8,
+            maximize=False,
+            decoupled_weight_decay=self.name == "adamw",
+        )
+        step.add_(1)
+
+    def _sgd(self, leaves: list[Tensor], slopes: list[Tensor], moments: list[Tensor], rate: float) -> None:
+        sgd(
+            leaves,
+            slopes,
+            # torch starts the momentum with the first gradient; from zero, momentum * 0 + gradient is the same.
+            [*moments] or [None] * len(leaves),
+            fused=True,
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+
+def clip_per_member(gradients: Leaves, max_norm: float, shared: frozenset[str]) -> None:
+    """Scale each member's gradient down to a norm of at most `max_norm`, in place; shared leaves stay."""
+    stacked = [leaf for name, leaf in gradients.items() if name not in shared]
+    if not stacked:
+        return
+    norms = member_norms(stacked)
+    factors = (max_norm / (norms + 1e-6)).clamp(max=1.0)
+    for leaf in stacked:
+        leaf.mul_(factors.reshape(-1, *[1] * (leaf.dim() - 1)))
+
+
+def member_norms(stacked: list[Tensor]) -> Tensor:
+    """Euclidean norm over all leaves of each member, `(member,)`."""
+    blocks = [block for leaf in stacked for block in leaf_rows(leaf).split(_BLOCK, dim=1)]
+    norms = torch.stack([torch.linalg.vector_norm(block, dim=1) for block in blocks])
+    return norms.double().square().sum(0).sqrt().to(norms.dtype)
+
+
+def leaf_rows(leaf: Tensor) -> Tensor:
+    """A view `(member, coordinate)` of a leaf, in the order in which it lies in memory; a copy if there is none."""
+    order = sorted(range(1, leaf.dim()), key=leaf.stride, reverse=True)
+    return leaf.permute(0, *order).reshape(len(leaf), -1)
+
+
+def laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:
+    """Fused updates walk through memory without looking at strides: the gradient must be laid out as its leaf."""
+    return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)

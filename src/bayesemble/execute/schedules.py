@@ -1,0 +1,90 @@
+"""Learning-rate schedules: pure functions of the share of training that is done, in [0, 1)."""
+
+import math
+from dataclasses import dataclass
+
+from bayesemble.core.settings import require, setting
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same rate throughout."""
+
+    def __call__(self, progress: float) -> float:
+        """Give the factor on the learning rate."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from 1 to `floor`, after a linear warm-up.
+
+    factor = floor + (1 - floor) * (1 + cos(pi t)) / 2
+
+    Reference: Loshchilov & Hutter (2017).
+    """
+
+    warmup: float = setting(0.0, "share of training over which the rate first rises linearly from 0")
+    floor: float = setting(0.0, "the factor at the end")
+
+    def __post_init__(self) -> None:
+        require(0 <= self.warmup < 1, f"warmup is a share of training in [0, 1), not {self.warmup}")
+
+    def __call__(self, progress: float) -> float:
+        """Give the factor on the learning rate."""
+        if progress < self.warmup:
+            return progress / self.warmup
+        done = (progress - self.warmup) / (1 - self.warmup)
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True)
+class Step:
+    """The rate is multiplied by `factor` at each of the given shares of training."""
+
+    at: tuple[float, ...] = setting((0.5, 0.75), "shares of training at which the rate drops")
+    factor: float = setting(0.1, "what the rate is multiplied by at each drop")
+
+    def __post_init__(self) -> None:
+        require(all(0 < share < 1 for share in self.at), f"drops lie inside training, in (0, 1), not at {self.at}")
+
+    def __call__(self, progress: float) -> float:
+        """Give the factor on the learning rate."""
+        return self.factor ** sum(progress >= share for share in self.at)
+
+
+@dataclass(frozen=True)
+class Cyclical:
+    """A cosine from 1 to 0, started anew `cycles` times.
+
+    factor = (1 + cos(pi * (cycles * t mod 1))) / 2
+
+    Reference: Huang et al. (2017); Zhang et al. (2020).
+    """
+
+    cycles: int = setting(4, "how many times the rate starts anew")
+
+    def __post_init__(self) -> None:
+        require(self.cycles >= 1, f"a cyclical schedule needs at least one cycle, got {self.cycles}")
+
+    def __call__(self, progress: float) -> float:
+        """Give the factor on the learning rate."""
+        return (1 + math.cos(math.pi * ((self.cycles * progress) % 1.0))) / 2
+
+
+Schedule = Constant | Cosine | Step | Cyclical
+
+SCHEDULES: dict[str, type[Schedule]] = {
+    "constant": Constant,
+    "cosine": Cosine,
+    "step": Step,
+    "cyclical": Cyclical,
+}
+
+
+def resolve(schedule: str | Schedule) -> Schedule:
+    """Turn the name of a schedule into the schedule with its default settings."""
+    if not isinstance(schedule, str):
+        return schedule
+    require(schedule in SCHEDULES, f"unknown schedule {schedule!r}; choose one of {', '.join(SCHEDULES)}")
+    return SCHEDULES[schedule]()

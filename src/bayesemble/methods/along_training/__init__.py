@@ -1,0 +1,1 @@
+"""Networks gathered along training: SWAG, snapshots, cyclical SG-MCMC, subspaces."""

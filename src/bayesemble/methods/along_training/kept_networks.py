@@ -1,0 +1,69 @@
+"""Networks collected along the way of training: weights and statistics of every member at a few chosen steps.
+
+They lie in a slot beside the members, `(member, sample, ...)`, each with the batch-norm statistics that it had then.
+Which places of the slot hold one is kept beside them, `(member, sample)`; all members are collected at the same steps.
+"""
+
+import torch
+
+from bayesemble.core import offload
+from bayesemble.core.errors import TrainingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.types import Leaves
+
+# Names of slots.
+NETWORKS = "collected"  # parameters and buffers that members have of their own, (member, sample, ...)
+PLACES = "collected_places"  # whether there is one, (member, sample)
+
+SLOTS = (NETWORKS, PLACES)
+
+
+def make(members: Members, num: int) -> dict[str, Leaves]:
+    """Slots with room for `num` networks of each member."""
+    own = {name: leaf for name, leaf in _leaves(members).items() if name not in members.shared}
+    wide = {name: leaf.unsqueeze(1).expand(-1, num, *leaf.shape[1:]) for name, leaf in own.items()}
+    filled = torch.zeros(members.num_members, num, dtype=torch.bool)
+    return {NETWORKS: offload.zeros_like(wide, NETWORKS), PLACES: {"filled": filled}}
+
+
+def put(state: State, place: int) -> None:
+    """Copy the members, as they are now, into one of the places; what was there before is replaced."""
+    members = state.members
+    _check_finite(members)
+    now = _leaves(members)
+    for name, leaf in state.slots[NETWORKS].items():
+        leaf[:, place].copy_(now[name])
+    state.slots[PLACES]["filled"][:, place] = True
+
+
+def networks(state: State) -> Members:
+    """All that were collected, member after member, each in the order of its places; before there are any, the members.
+
+    Each has its share of the weight of its member.
+    """
+    members = state.members
+    filled = state.slots[PLACES]["filled"][0] if PLACES in state.slots else torch.zeros(0, dtype=torch.bool)
+    num = int(filled.sum())
+    if not num:
+        return members
+    kept = state.slots[NETWORKS]
+
+    def joined(leaves: Leaves) -> Leaves:
+        return {n: kept[n][:, filled].flatten(0, 1) if n in kept else leaf for n, leaf in leaves.items()}
+
+    weights = (members.weights / num).repeat_interleave(num)
+    return Members(joined(members.params), joined(members.buffers), weights, members.shared)
+
+
+def _leaves(members: Members) -> Leaves:
+    return members.params | members.buffers
+
+
+def _check_finite(members: Members) -> None:
+    """Refuse networks that flew off: a loss that is not finite would be noticed only a step later."""
+    for name, leaf in members.params.items():
+        if not leaf.isfinite().all():
+            raise TrainingError(
+                f"{name} is no longer finite where networks are collected: training has diverged; lower the learning "
+                "rate, or check the scale of the inputs. The last checkpoint is intact"
+            )

@@ -1,0 +1,157 @@
+"""Stochastic gradient Markov chain Monte Carlo with a cyclical step size: chains that visit mode after mode.
+
+    SGLD     w <- w + h grad log p(w, data) + sqrt(2 h) noise
+    SGHMC    v <- (1 - alpha) v + h grad log p(w, data) + sqrt(2 h alpha) noise,    w <- w + v
+
+with h = learning rate / N, as learning rates refer to the mean loss. Both leave exp(log joint) in place as h goes to 0.
+A temperature needs no other noise: `Task` divides the log joint by it. In every cycle the learning rate falls by a
+cosine. In the first part, exploration, there is no noise, and gradients are clipped: it is SGD (with momentum
+1 - alpha). In the rest, sampling, there is noise and no clipping, and networks are collected. All chains run side by
+side, each with noise of its own.
+
+    rate_k = learning rate * ( floor + (1 - floor) (1 + cos(pi r_k)) / 2 ),    r_k the share of the cycle that is done
+
+`cycles=1, floor=1.0, exploration=0.0` is plain SGLD or SGHMC with a constant step.
+
+How far off it is: nothing is accepted or refused, so finite steps widen the law. Where the log joint has curvature -c,
+the variance is 1/c / (1 - h c / 2) for SGLD and 1/c / (1 - h c / (4 - 2 alpha)) for SGHMC. Gradients of batches add
+noise of their own, in proportion to h.
+
+Reference: Welling & Teh (2011), "Bayesian learning via stochastic gradient Langevin dynamics"; Chen, Fox & Guestrin
+(2014), "Stochastic gradient Hamiltonian Monte Carlo"; Zhang et al. (2020), "Cyclical stochastic gradient MCMC for
+Bayesian deep learning".
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayesemble.core import offload, seeds
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info, Leaves
+from bayesemble.execute.executor import Executor
+from bayesemble.execute.optimizers import clip_per_member
+from bayesemble.methods import gradient
+from bayesemble.methods.along_training import kept_networks
+from bayesemble.task.task import Task
+
+SAMPLERS = ("sghmc", "sgld")
+_VELOCITY = "velocity"
+
+
+class Moment(NamedTuple):
+    """What is done in a step of a run."""
+
+    factor: float
+    """On the learning rate."""
+    sampling: bool
+    """Whether there is noise."""
+    place: int | None
+    """Where networks are collected afterwards, if they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CyclicalSGMCMC:
+    """Chains of SGLD or SGHMC on batches, with a step size that falls in cycles."""
+
+    num_members: int = setting(4, "number of chains")
+    learning_rate: float = setting(0.05, "step size on the mean loss, at the beginning of each cycle")
+    sampler: str = setting("sghmc", "sghmc (with momentum) or sgld (without)")
+    alpha: float = setting(0.1, "friction of sghmc, the share of the velocity that is lost in a step; 1 is sgld")
+    cycles: int = setting(4, "how many times the step size falls and starts anew")
+    floor: float = setting(0.0, "step size at the end of a cycle, as a share of the first; 1 keeps it constant")
+    exploration: float = setting(0.8, "share of each cycle without noise, before networks are collected")
+    samples_per_cycle: int = setting(3, "networks collected of each chain and cycle, evenly spaced while sampling")
+    clip: float | None = setting(1.0, "largest norm of each chain's gradient of the mean loss while exploring, or None")
+
+    drawn_slots = kept_networks.SLOTS
+
+    def __post_init__(self) -> None:
+        for name in ("num_members", "cycles", "samples_per_cycle"):
+            value = getattr(self, name)
+            require(isinstance(value, int) and value >= 1, f"{name} is a whole number from 1, got {value}")
+        positive = self.learning_rate > 0 and math.isfinite(self.learning_rate)
+        require(positive, f"learning_rate must be a positive number, got {self.learning_rate}")
+        require(self.sampler in SAMPLERS, f"sampler is one of {', '.join(SAMPLERS)}, not {self.sampler!r}")
+        require(0 < self.alpha <= 1, f"alpha is a share of the velocity in (0, 1], got {self.alpha}")
+        require(0 <= self.floor <= 1, f"floor is a share of the learning rate in [0, 1], got {self.floor}")
+        require(0 <= self.exploration < 1, f"exploration is a share of a cycle in [0, 1), got {self.exploration}")
+        require(self.clip is None or self.clip > 0, f"clip must be a positive norm or None, got {self.clip}")
+
+    def member_rows(self, num_data: int, seed: int) -> Tensor | None:
+        """All chains see all rows."""
+        return None
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the chains where networks start, at rest."""
+        members = task.new_members(self.num_members, seed)
+        slots = kept_networks.make(members, self.cycles * self.samples_per_cycle)
+        if self.sampler == "sghmc":
+            slots[_VELOCITY] = offload.zeros_like(members.params, _VELOCITY)
+        return State(members, slots)
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move all chains, with noise if they are sampling, and collect them if it is time."""
+        members, now = state.members, self.moment(clock)
+        own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
+        values, gradients = executor.gradients(task.mean_log_likelihood, members, batch, own_seeds)
+        assert task.num_data is not None
+        uphill = {name: leaf.div_(task.num_data) for name, leaf in task.score(gradients, members.params).items()}
+        if self.clip is not None and not now.sampling:
+            clip_per_member(uphill, self.clip, members.shared)
+        rate = self.learning_rate * now.factor
+        for leaf in uphill.values():
+            leaf.mul_(rate)
+        if now.sampling:
+            friction = self.alpha if self.sampler == "sghmc" else 1.0
+            add_noise(uphill, math.sqrt(2 * rate * friction / task.num_data), clock)
+        self._move(state, uphill)
+        if now.place is not None:
+            kept_networks.put(state, now.place)
+        return state, {"loss": -values}
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """The networks collected of all chains, chain after chain, or a sample of them; at first, the chains."""
+        return gradient.draw(State(kept_networks.networks(state)), num, generator)
+
+    def moment(self, clock: Clock) -> Moment:
+        """What is done in a step. Every cycle has at least one step with noise: its last, which is collected."""
+        total = clock.total_steps
+        require(
+            total >= self.cycles,
+            f"cycles={self.cycles} need at least as many steps, the run has {total}; take more epochs or fewer cycles",
+        )
+        cycle = clock.step * self.cycles // total
+        begin, end = (-(-turn * total // self.cycles) for turn in (cycle, cycle + 1))
+        exploring = min(round(self.exploration * (end - begin)), end - begin - 1)
+        cosine = (1 + math.cos(math.pi * (clock.step - begin) / (end - begin))) / 2
+        factor = self.floor + (1 - self.floor) * cosine
+        done, num = clock.step - begin - exploring, end - begin - exploring
+        if done < 0:
+            return Moment(factor, False, None)
+        wanted = min(self.samples_per_cycle, num)
+        place = done * wanted // num
+        full = (done + 1) * wanted // num > place
+        return Moment(factor, True, cycle * self.samples_per_cycle + place if full else None)
+
+    def _move(self, state: State, push: Leaves) -> None:
+        """Add the push to the positions, or to the velocities and these to the positions."""
+        velocities = state.slots.get(_VELOCITY)
+        for name, leaf in state.members.params.items():
+            leaf.add_(push[name] if velocities is None else velocities[name].mul_(1 - self.alpha).add_(push[name]))
+
+
+def add_noise(leaves: Leaves, scale: float, clock: Clock) -> None:
+    """Add normal numbers to leaves `(member, ...)`, in place; those of a member derive from its own seed and the step.
+
+    Leaves are gone through by name, as a checkpoint keeps no other order.
+    """
+    num_members = len(next(iter(leaves.values())))
+    generators = [seeds.generator(clock.seed, "member", i, "noise", clock.step) for i in range(num_members)]
+    for name in sorted(leaves):
+        for own, generator in zip(leaves[name].unbind(0), generators, strict=True):
+            own.add_(torch.randn(own.shape, generator=generator, dtype=own.dtype).to(own.device), alpha=scale)

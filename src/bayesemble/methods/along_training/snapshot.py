@@ -1,0 +1,104 @@
+"""Ensembles from one training run: the rate falls and rises again, and networks are kept where it is lowest.
+
+- Snapshot ensembles (`cycle="cosine"`): the rate falls by a cosine and starts anew; a network is kept at the end of
+  every cycle:   rate = learning rate * ( floor + (1 - floor) (1 + cos(pi r)) / 2 ),   r the share of the cycle done
+- Fast geometric ensembles (`cycle="triangular"`): after most of the training, the rate falls linearly and rises again
+  in short cycles; a network is kept in the middle of every cycle, and training ends with the last of them:
+  rate = learning rate * ( floor + (1 - floor) |1 - 2 r| )
+
+Any number of members goes this way side by side, each from its own start; all their networks are averaged.
+
+Reference: Huang et al. (2017), "Snapshot ensembles: train 1, get M for free"; Garipov et al. (2018), "Loss surfaces,
+mode connectivity, and fast ensembling of DNNs".
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.execute.executor import Executor
+from bayesemble.execute.schedules import Schedule, resolve
+from bayesemble.methods import gradient
+from bayesemble.methods.along_training import kept_networks
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.task.task import Task
+
+_START = {"cosine": 0.0, "triangular": 0.8}
+
+
+class Moment(NamedTuple):
+    """What is done in a step of a run."""
+
+    factor: float
+    """On the learning rate."""
+    place: int | None
+    """Where networks are collected afterwards, if they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(ParticleMethod):
+    """Networks kept where a cyclical learning rate is lowest: snapshot and fast geometric ensembles."""
+
+    num_members: int = setting(1, "number of independently started members, each with snapshots of its own")
+    schedule: str | Schedule = setting("constant", "learning-rate schedule before the first cycle begins")
+    snapshots: int = setting(5, "networks kept of each member")
+    cycle: str = setting("cosine", "how the rate goes in a cycle: cosine (snapshot ensembles) or triangular (FGE)")
+    start: float | None = setting(None, "share of training before the first cycle; None is 0, or 0.8 if triangular")
+    floor: float = setting(0.01, "the lowest rate of a cycle, as a share of learning_rate")
+
+    drawn_slots = kept_networks.SLOTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole = isinstance(self.snapshots, int) and self.snapshots >= 1
+        require(whole, f"snapshots is a whole number from 1, got {self.snapshots}")
+        require(self.cycle in _START, f"cycle is one of {', '.join(_START)}, not {self.cycle!r}")
+        inside = self.start is None or 0 <= self.start < 1
+        require(inside, f"start is a share of training in [0, 1), or None, got {self.start}")
+        require(0 <= self.floor <= 1, f"floor is a share of the learning rate in [0, 1], got {self.floor}")
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members."""
+        state = gradient.init(self, task, seed)
+        return State(state.members, state.slots | kept_networks.make(state.members, self.snapshots))
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move each member uphill on its own log joint, at the rate of the cycle, and keep it if that was lowest."""
+        now = self.moment(clock)
+        scores, info = gradient.scores(self, state, batch, task, executor, clock)
+        state = gradient.ascend(self, state, scores, task, clock, now.factor)
+        if now.place is not None:
+            kept_networks.put(state, now.place)
+        return state, info
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """The snapshots of all members, member after member, or a sample of them; at first, the members."""
+        return gradient.draw(State(kept_networks.networks(state)), num, generator)
+
+    def moment(self, clock: Clock) -> Moment:
+        """What is done in a step."""
+        begin = round((_START[self.cycle] if self.start is None else self.start) * clock.total_steps)
+        num = clock.total_steps - begin
+        require(
+            num >= self.snapshots,
+            f"snapshots={self.snapshots} need at least as many steps after the start of the cycles, there are {num} of "
+            f"{clock.total_steps}; take more epochs, fewer snapshots, or an earlier start",
+        )
+        if clock.step < begin:
+            return Moment(resolve(self.schedule)(clock.step / begin), None)
+        # Counted in half cycles, of which the last one of a triangular run is left out: its lowest point is the end.
+        halves = 2 * self.snapshots - (self.cycle == "triangular")
+        position = ((clock.step - begin) * halves % (2 * num)) / (2 * num)
+        shape = abs(1 - 2 * position) if self.cycle == "triangular" else (1 + math.cos(math.pi * position)) / 2
+        before, after = (self._lows(done, halves, num) for done in (clock.step - begin, clock.step - begin + 1))
+        return Moment(self.floor + (1 - self.floor) * shape, before if after > before else None)
+
+    def _lows(self, done: int, halves: int, num: int) -> int:
+        """How many times the rate was lowest, after so many steps of `num`."""
+        shift = num if self.cycle == "triangular" else 0
+        return (done * halves + shift) // (2 * num)

@@ -1,0 +1,248 @@
+"""Subspace inference: sample, or fit a Gaussian, in a few directions around the average of the last weights.
+
+    w = mean + P^T z,     log p(z | data) = log p(data | w(z)) / temperature - |z|^2 / (2 std^2) + constant
+
+The directions P are the widest of the deviations along training (`basis="pca"`), random ones of the same length, or
+those of the plane of a curve of good networks from each member to the next (`basis="curve"`, two or more members; the
+last leads to the first). The few coordinates z are sampled by elliptical slice sampling (`inference="ess"`), or a
+Gaussian with a variance for each of them is fitted (`inference="vi"`). All data enter each evaluation of the density,
+in batches; batch norm uses the statistics of the batch, and each network that is kept gets statistics of its own.
+Several members, several subspaces.
+
+Reference: Izmailov et al. (2019), "Subspace inference for Bayesian deep learning".
+"""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesemble.core import seeds
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info, Leaves, MemberFunction, TrainingData
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import gradient
+from bayesemble.methods.along_training import running_moments
+from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
+from bayesemble.methods.geometry import batch_norm, curves, subspaces
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.task.task import Task
+
+_BASIS, _POINTS, _BUFFERS = "subspace_basis", "subspace_points", "subspace_buffers"  # slots
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subspace(ParticleMethod):
+    """Inference in a few directions around the average of the last weights."""
+
+    num_members: int = setting(1, "number of independently started modes, each with a subspace of its own")
+    dim: int | None = setting(None, "number of directions; None is 5, or the 2 of the plane of a curve")
+    basis: str = setting(
+        "pca", "directions: pca (widest along training), random, or curve (from each member to the next)"
+    )
+    inference: str = setting("ess", "how coordinates are found: ess (elliptical slice sampling) or vi (a Gaussian)")
+    temperature: float = setting(1.0, "divides the log likelihood; large values keep draws near the prior of z")
+    std: float = setting(1.0, "standard deviation of the prior of each coordinate; 1 is the width seen along training")
+    rank: int = setting(20, "how many of the last deviations directions are found from")
+    start: float = setting(0.75, "share of training after which snapshots are taken")
+    snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps")
+    draws: int = setting(30, "networks that are kept for predictions")
+    warmup: int = setting(10, "slice-sampling steps of each chain before networks are kept")
+    vi_epochs: int = setting(20, "passes over the data with which the Gaussian is fitted")
+    vi_rate: float = setting(0.1, "learning rate of that fit")
+    curve_epochs: int = setting(50, "passes over the data with which curves are trained, for basis='curve'")
+
+    drawn_slots = (*running_moments.SLOTS, _BASIS, _POINTS, _BUFFERS)
+    made_from = _POINTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.basis in ("pca", "random", "curve"), f"basis is pca, random or curve, not {self.basis!r}")
+        plane = self.basis != "curve" or self.dim in (None, 2)
+        require(plane, f"the plane of a curve has two directions; leave out dim={self.dim}")
+        require(self.inference in ("ess", "vi"), f"inference is ess or vi, not {self.inference!r}")
+        for name in ("temperature", "std", "vi_rate"):
+            require(getattr(self, name) > 0, f"{name} is a positive number, got {getattr(self, name)}")
+        least_values = {"rank": 2, "snapshots": 2, "draws": 1, "warmup": 0, "vi_epochs": 1, "curve_epochs": 1}
+        for name, least in least_values.items():
+            require(getattr(self, name) >= least, f"{name} is a number from {least}, got {getattr(self, name)}")
+        require(0 <= self.start < 1, f"start is a share of training in [0, 1), got {self.start}")
+        require(self.num_directions >= 1, f"dim is a number from 1, or None, got {self.dim}")
+        few = self.num_directions <= self.rank or self.basis == "curve"
+        require(few, f"{self.num_directions} directions cannot be found from rank={self.rank} deviations")
+
+    @property
+    def num_directions(self) -> int:
+        """Number of coordinates of each member."""
+        return (2 if self.basis == "curve" else 5) if self.dim is None else self.dim
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members, with nothing collected."""
+        state = gradient.init(self, task, seed)
+        if self.basis == "curve":
+            require(self.num_members > 1, "a curve leads from one member to another: basis='curve' needs num_members=2")
+            return state
+        return replace(state, slots=state.slots | running_moments.start(state.members.params, self.rank))
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move each member uphill on its own log joint; now and then, unless curves are wanted, take a snapshot."""
+        scores, info = gradient.scores(self, state, batch, task, executor, clock)
+        state = gradient.ascend(self, state, scores, task, clock)
+        if self.basis != "curve":
+            running_moments.follow(state, clock, self.start, self.snapshots, self.num_directions + 1)
+        return state, info
+
+    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+        """Find directions, then coordinates, then batch-norm statistics."""
+        found = running_moments.rank(state) if self.basis != "curve" else math.inf
+        if found <= self.num_directions:
+            warnings.warn(
+                f"training stopped after {found} snapshots, too few for {self.num_directions} directions: predictions "
+                "are those of the members. Stop later, or lower start",
+                stacklevel=2,
+            )
+            return state
+        count = state.members.num_members
+        generators = [seeds.generator(seed, "member", place, "subspace") for place in range(count)]
+        centre, basis = self._plane(state, task, data, executor, generators)
+        state = replace(state, slots=state.slots | {MEAN: centre, _BASIS: basis})
+        each = math.ceil(self.draws / count)
+        infer = self._sample if self.inference == "ess" else self._fit
+        points = infer(state, task, data, executor, each, generators)
+        state = replace(state, slots=state.slots | {_POINTS: {"points": points}})
+        names = batch_norm.norm_buffers(task.module)
+        parts = [batch_norm.remeasured(task, self._networks(state, points[:, i]), data, executor) for i in range(each)]
+        own = {name: torch.stack([part.buffers[name] for part in parts], 1) for name in names}
+        return replace(state, slots=state.slots | ({_BUFFERS: own} if own else {}))
+
+    def _plane(
+        self, state: State, task: Task, data: TrainingData, executor: Executor, generators: list[torch.Generator]
+    ) -> tuple[Leaves, Leaves]:
+        """The centre of each subspace and its directions."""
+        if self.basis == "curve":
+            return subspaces.of_curve(self._curves(state.members, task, data, executor, generators))
+        centre = state.slots[MEAN]
+        principal = subspaces.principal(state.slots[DEVIATIONS], running_moments.rank(state), self.num_directions)
+        if self.basis == "pca":
+            return centre, principal
+        lengths = subspaces.basis_products(principal).diagonal(dim1=1, dim2=2).sqrt()
+        return centre, subspaces.random(centre, self.num_directions, lengths[:, :2].mean(1), generators)
+
+    def _curves(
+        self, members: Members, task: Task, data: TrainingData, executor: Executor, generators: list[torch.Generator]
+    ) -> Leaves:
+        """Control points `(member, 3, ...)` of a curve from each member to the next."""
+        own = members.unshared()
+        points = curves.straight(own.params, {name: leaf.roll(-1, 0) for name, leaf in own.params.items()}, 3)
+        curves.train(
+            points,
+            "bezier",
+            task,
+            own.buffers,
+            data,
+            executor,
+            epochs=self.curve_epochs,
+            learning_rate=self.learning_rate,
+            generators=generators,
+        )
+        return points
+
+    def _networks(self, state: State, points: Tensor) -> Members:
+        """The members moved to the points `(member, dim)` of their subspaces."""
+        params = subspaces.weights_at(state.slots[MEAN], state.slots[_BASIS], points)
+        return replace(state.members, params=params)
+
+    def _sample(
+        self,
+        state: State,
+        task: Task,
+        data: TrainingData,
+        executor: Executor,
+        num: int,
+        generators: list[torch.Generator],
+    ) -> Tensor:
+        """Points `(member, num, dim)` by elliptical slice sampling; `warmup` points before them are left out."""
+
+        def log_likelihood(points: Tensor) -> Tensor:
+            return _log_likelihood(task, self._networks(state, points), data, executor) / self.temperature
+
+        begin = torch.zeros(state.members.num_members, self.num_directions, dtype=torch.float64)
+        samples, _ = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
+        return samples[:, self.warmup :].contiguous()
+
+    def _fit(
+        self,
+        state: State,
+        task: Task,
+        data: TrainingData,
+        executor: Executor,
+        num: int,
+        generators: list[torch.Generator],
+    ) -> Tensor:
+        """Points drawn from Normal(mean, width^2), which maximises E[log p(data|w(z))] / temperature - KL."""
+        shape = (state.members.num_members, self.num_directions)
+        mean = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+        log_width = torch.full(shape, math.log(self.std / 10), dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.Adam([mean, log_width], lr=self.vi_rate)
+        assert task.num_data is not None
+        for _ in range(self.vi_epochs):
+            for batch in data():
+                noise = _normal(shape, generators)
+                points = mean.detach() + log_width.detach().exp() * noise
+                with batch_norm.batch_statistics(task.module):
+                    _, slopes = executor.gradients(
+                        batch_norm.log_likelihood_of(task), self._networks(state, points), batch
+                    )
+                slope = subspaces.pulled_back(slopes, state.slots[_BASIS]).double() * task.num_data / self.temperature
+                kl = (log_width.exp() ** 2 + mean**2) / (2 * self.std**2) - log_width
+                surrogate = kl.sum() - (slope * (mean + log_width.exp() * noise)).sum()
+                optimizer.zero_grad()
+                (surrogate / task.num_data).backward()
+                optimizer.step()
+        return torch.stack([(mean + log_width.exp() * _normal(shape, generators)).detach() for _ in range(num)], 1)
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """The networks that were kept; before there are any, the members."""
+        if self.made_from not in state.slots:
+            return gradient.draw(state, num, generator)
+        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Networks by number, from each member in turn; after the last that was kept, the first comes again."""
+        slots, count = state.slots, state.members.num_members
+        points = slots[_POINTS]["points"]
+        places = [number % count for number in numbers]
+        turns = [number // count % points.shape[1] for number in numbers]
+        centre, basis = ({n: leaf[places] for n, leaf in slots[slot].items()} for slot in (MEAN, _BASIS))
+        params = subspaces.weights_at(centre, basis, points[places, turns])
+        base = gradient.in_turn(state.members, numbers, set(params))
+        own = {name: leaf[places, turns] for name, leaf in slots.get(_BUFFERS, {}).items()}
+        return replace(base, params=params, buffers=base.buffers | own, shared=base.shared - own.keys())
+
+
+def _normal(shape: tuple[int, int], generators: list[torch.Generator]) -> Tensor:
+    return torch.stack([torch.randn(shape[1], generator=own) for own in generators]).double()
+
+
+def _at(function: MemberFunction, targets: Tensor) -> MemberFunction:
+    """The function with targets that all members share."""
+    return lambda params, buffers, inputs, _: function(params, buffers, inputs, targets)
+
+
+def _log_likelihood(task: Task, members: Members, data: TrainingData, executor: Executor) -> Tensor:
+    """Log likelihood of all rows, `(member,)`, in double precision; batch norm uses the statistics of each batch."""
+    total, rows = torch.zeros(members.num_members, dtype=torch.float64), 0
+    assert task.num_data is not None
+    for batch in data():
+        with batch_norm.batch_statistics(task.module):
+            if batch.targets_per_member:
+                value, _ = executor.gradients(batch_norm.log_likelihood_of(task), members, batch)
+            else:
+                function = _at(batch_norm.log_likelihood_of(task), batch.targets)
+                value = executor.outputs(function, members, batch.inputs, batch.inputs_per_member)
+        size = batch.targets.shape[1 if batch.targets_per_member else 0]
+        total, rows = total + size * value.double().cpu(), rows + size
+    return total * task.num_data / rows

@@ -1,0 +1,111 @@
+"""SWAG: a Gaussian around the last part of training, with the mean and covariance of the weights seen there.
+
+    mean = average of the snapshots,   var = their variance in each coordinate,   D = the last K of (snapshot - mean)
+
+    w = mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ),     z1, z2 standard normal
+
+so that the covariance is scale * (diag(var) + D^T D / (K - 1)): half of each with the default scale of 0.5. One z2
+serves all leaves, so weights of different layers stay correlated. Scale 0 is stochastic weight averaging (SWA); several
+members are MultiSWAG. Until training is over, predictions are those of the members; then each network that is drawn has
+batch-norm statistics of its own.
+
+Reference: Maddox et al. (2019), "A simple baseline for Bayesian uncertainty in deep learning"; Wilson & Izmailov (2020)
+for several modes.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import gradient, numbered_draws
+from bayesemble.methods.along_training import running_moments
+from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN, SQUARES
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.task.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class SWAG(ParticleMethod):
+    """A Gaussian fitted to the weights along the last part of training."""
+
+    num_members: int = setting(1, "number of independently started modes; several are MultiSWAG")
+    rank: int = setting(20, "how many of the last deviations from the mean make the low-rank part of the covariance")
+    scale: float = setting(0.5, "factor on the covariance; 0 is SWA")
+    diagonal: bool = setting(False, "leave out the low-rank part")
+    start: float = setting(0.75, "share of training after which snapshots are taken")
+    snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps")
+    draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn")
+
+    drawn_slots = (*running_moments.SLOTS, *numbered_draws.SLOTS)
+    made_from = numbered_draws.ROOTS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.rank >= 2, f"rank is a number of deviations from 2, got {self.rank}")
+        require(self.scale >= 0, f"scale is a factor of at least 0, got {self.scale}")
+        require(0 <= self.start < 1, f"start is a share of training in [0, 1), got {self.start}")
+        require(self.snapshots >= 2, f"snapshots is a number from 2, got {self.snapshots}")
+        require(self.draws >= 1, f"draws is a number from 1, got {self.draws}")
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members, with nothing collected."""
+        state = gradient.init(self, task, seed)
+        slots = running_moments.start(state.members.params, 0 if self.diagonal else self.rank)
+        return replace(state, slots=state.slots | slots)
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move each member uphill on its own log joint; now and then, take a snapshot."""
+        scores, info = gradient.scores(self, state, batch, task, executor, clock)
+        state = gradient.ascend(self, state, scores, task, clock)
+        running_moments.follow(state, clock, self.start, self.snapshots)
+        return state, info
+
+    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+        """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""
+        count = running_moments.num_snapshots(state)
+        if count < 2:
+            warnings.warn(
+                f"training stopped after {count} snapshots, too few for a Gaussian: predictions are those of the "
+                "members. Stop later, or lower start",
+                stacklevel=2,
+            )
+            return state
+        if count < self.rank and not self.diagonal:
+            warnings.warn(f"SWAG took {count} snapshots, so that its rank is {count}, not {self.rank}", stacklevel=2)
+        return numbered_draws.measure(state, task, self._networks, self.draws, data, executor, seed)
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """Networks from the Gaussian; before there is one, the members."""
+        if self.made_from not in state.slots:
+            return gradient.draw(state, num, generator)
+        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""
+        return numbered_draws.make(state, numbers, seed, self._networks)
+
+    def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
+        """mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ), one z2 for all leaves of a network."""
+        members, slots = state.members, state.slots
+        count, rank = running_moments.num_snapshots(state), running_moments.rank(state)
+        places = [number % members.num_members for number in numbers]
+        names = sorted(slots[MEAN])  # a checkpoint keeps no other order
+        sizes = [slots[MEAN][name][0].numel() for name in names]
+        generators = numbered_draws.generators(numbers, roots)
+        drawn = torch.stack([torch.randn(rank + sum(sizes), generator=generator) for generator in generators])
+        common, *own = drawn.to(members.weights.device).split([rank, *sizes], dim=1)
+        leaves: Leaves = {}
+        for name, z in zip(names, own, strict=True):
+            mean, squares = slots[MEAN][name][places], slots[SQUARES][name][places]
+            spread = (squares.clamp(min=0) / count).sqrt() * z.to(mean).reshape(mean.shape)
+            if rank:
+                deviations = slots[DEVIATIONS][name][places, :rank]
+                spread += torch.einsum("nk,nk...->n...", common.to(mean), deviations) / math.sqrt(rank - 1)
+            leaves[name] = mean + math.sqrt(self.scale) * spread
+        return replace(gradient.in_turn(members, numbers, set(leaves)), params=leaves)

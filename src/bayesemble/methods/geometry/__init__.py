@@ -1,0 +1,1 @@
+"""What methods and the landscape share: curves, subspaces and batch norm in weight space."""

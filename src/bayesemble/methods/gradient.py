@@ -1,0 +1,217 @@
+"""The driving step that all gradient methods share: where the log posterior pulls each member, and how it moves.
+
+A method's step reads: `scores` (the gradient of the log joint of each member), whatever the method adds to it, and
+`ascend` (one fused optimiser step along the result).
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesemble.core import seeds
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
+from bayesemble.execute.executor import Executor
+from bayesemble.execute.optimizers import Optimizer, clip_per_member
+from bayesemble.execute.schedules import Schedule, resolve
+from bayesemble.task.priors import NormalPrior
+from bayesemble.task.task import OF_LIKELIHOOD, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticleMethod:
+    """Settings that every gradient method has."""
+
+    num_members: int = setting(5, "number of independently started members")
+    learning_rate: float = setting(1e-3, "step size, before the schedule")
+    optimizer: str = setting("adam", "adam, adamw or sgd")
+    schedule: str | Schedule = setting("constant", "learning-rate schedule: constant, cosine, step or cyclical")
+    momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam")
+    weight_decay: float = setting(0.0, "decay of the optimiser, only for a task without prior, which says the same")
+    clip: float | None = setting(None, "largest norm of each member's gradient of the mean loss")
+    bootstrap: bool = setting(False, "train each member on its own resample of the rows")
+    anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
+    adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off")
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.num_members, int) and self.num_members >= 1,
+            f"an ensemble needs at least one member, got num_members={self.num_members}",
+        )
+        require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
+        require(self.clip is None or self.clip > 0, f"clip must be a positive norm or None, got {self.clip}")
+        require(self.adversarial >= 0, f"adversarial is a step size of at least 0, got {self.adversarial}")
+        resolve(self.schedule)
+        self.make_optimizer()
+
+    def make_optimizer(self) -> Optimizer:
+        """The optimiser that the settings describe."""
+        return Optimizer(self.optimizer, self.momentum, self.weight_decay)
+
+    def member_rows(self, num_data: int, seed: int) -> Tensor | None:
+        """The rows each member trains on, `(member, row)`, or None if all train on all.
+
+        A bootstrap draws as many rows as there are, with replacement, from the member's own seed.
+        """
+        if not self.bootstrap:
+            return None
+        return torch.stack(
+            [
+                torch.randint(num_data, (num_data,), generator=seeds.generator(seed, "member", i, "bootstrap"))
+                for i in range(self.num_members)
+            ]
+        )
+
+
+def init(method: ParticleMethod, task: Task, seed: int) -> State:
+    """Start the members independently, with an optimiser at rest."""
+    if method.weight_decay and task.prior is not None:
+        raise SettingError(
+            f"weight_decay={method.weight_decay} and the prior {task.prior} would both shrink the weights; "
+            "use Task(..., prior=None), or weight_decay=0 with NormalPrior.from_weight_decay(...)"
+        )
+    members = task.new_members(method.num_members, seed)
+    slots = dict(method.make_optimizer().init(members.params))
+    if method.anchored:
+        slots |= _anchors(method, task, seed)
+    return State(members, slots)
+
+
+def scores(
+    method: ParticleMethod, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
+) -> tuple[Leaves, Info]:
+    """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
+    if method.anchored:
+        batch = _with_target_noise(batch, state.slots.get("target_noise"))
+    values, gradients = slopes(method, state.members, batch, task, executor, clock)
+    return task.score(gradients, state.members.params, center=state.slots.get("anchor")), {"loss": -values}
+
+
+def slopes(
+    method: ParticleMethod, members: Members, batch: Batch, task: Task, executor: Executor, clock: Clock
+) -> tuple[Tensor, Leaves]:
+    """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
+    own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
+    function = _adversarial(task, method.adversarial) if method.adversarial else task.mean_log_likelihood
+    return executor.gradients(function, members, batch, own_seeds)
+
+
+def ascend(
+    method: ParticleMethod, state: State, direction: Leaves, task: Task, clock: Clock, factor: float | None = None
+) -> State:
+    """Move all members one optimiser step along a direction on the scale of the log joint.
+
+    The direction is divided by the number of rows first, so that learning rates mean what they do for a mean loss.
+    `factor` on the learning rate stands in for that of the schedule.
+    """
+    assert task.num_data is not None
+    downhill = {name: leaf.div_(-task.num_data) for name, leaf in direction.items()}
+    if method.clip is not None:
+        clip_per_member(downhill, method.clip, state.members.shared)
+    rate = method.learning_rate * (resolve(method.schedule)(clock.progress) if factor is None else factor)
+    method.make_optimizer().update(state.members.params, downhill, state.slots, rate)
+    return state
+
+
+def draw(state: State, num: int | None, generator: torch.Generator) -> Members:
+    """All members, or `num` of them drawn by their weights, with replacement."""
+    if num is None:
+        return state.members
+    return state.members.take(
+        torch.multinomial(state.members.weights.double(), num, replacement=True, generator=generator)
+    )
+
+
+def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Members:
+    """Networks by number, from each member in turn; a single one is shared by all of them, but for the leaves `own`."""
+    num, places = len(numbers), torch.tensor(numbers) % members.num_members
+    if members.num_members > 1:
+        return members.take(places).reweight(members.weights[places])
+    stacked = {*own, *(name for name in members.params if name.startswith(OF_LIKELIHOOD))}
+    shared = frozenset(name for name in (*members.params, *members.buffers) if name not in stacked)
+
+    def spread(leaves: Leaves) -> Leaves:
+        one = {name: leaf if name in members.shared else leaf[0] for name, leaf in leaves.items()}
+        return {name: leaf if name in shared else leaf.expand(num, *leaf.shape) for name, leaf in one.items()}
+
+    weights = torch.full((num,), 1 / num, dtype=torch.float64, device=members.weights.device)
+    return Members(spread(members.params), spread(members.buffers), weights, shared)
+
+
+def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]:
+    """Randomise-then-optimise: what each member's prior mean and targets are shifted by.
+
+    A member that minimises |y + e - f|^2 / (2 s^2) + |w - a|^2 / (2 std^2), with a ~ prior and e ~ Normal(0, s^2),
+    is an exact posterior draw for a linear model with known noise s; otherwise it is an approximate one. Where the
+    likelihood has no fixed Gaussian noise, only the prior is randomised.
+
+    Reference: Pearce et al. (2020), with the target noise of Bardsley et al. (2014).
+    """
+    if not isinstance(task.prior, NormalPrior):
+        raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
+    if task.mixed:
+        raise SettingError("anchored=True needs one architecture for all members, the task has several")
+    assert task.num_rows is not None
+    assert task.output_shape is not None
+    spread = task.temperature**0.5
+
+    def generators(name: str) -> list[torch.Generator]:
+        return [seeds.generator(seed, "member", i, name) for i in range(method.num_members)]
+
+    drawn = [task.prior.sample(task.shapes, generator, task.dtype) for generator in generators("anchor")]
+    slots = {"anchor": {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}}
+    known = task.likelihood.target_noise()
+    if known is not None:
+        shape = (task.num_rows, *task.output_shape)
+        noise = [torch.randn(shape, generator=g, dtype=task.dtype) for g in generators("target noise")]
+        slots["target_noise"] = {"noise": torch.stack(noise) * known * spread}
+    return slots
+
+
+def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
+    if slot is None:
+        return batch
+    if batch.rows is None:
+        raise SettingError("anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset")
+    noise = slot["noise"]
+    members = torch.arange(len(noise)).unsqueeze(1)
+    rows = batch.rows if batch.rows.dim() == 2 else batch.rows.unsqueeze(0)
+    return replace(batch, targets=batch.targets + noise[members, rows], targets_per_member=True)
+
+
+def observe(
+    task: Task, adversarial: float, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor
+) -> Outputs:
+    """Outputs of one member in training: on the batch and, if asked for, on adversarial versions of it.
+
+    One fast-gradient-sign step, each member its own:  x' = x - size * sign(grad_x log p(y|f(x)))
+
+    Reference: Goodfellow et al. (2015); Lakshminarayanan et al. (2017).
+    """
+    if not adversarial:
+        return {"outputs": task.forward(params, buffers, inputs, training=True)}
+    if not all(leaf.is_floating_point() for leaf in tensors_of(inputs)):
+        raise SettingError("adversarial training moves the inputs, which must be real numbers, not indices")
+
+    def likelihood(moved: Inputs, statistics: Leaves) -> tuple[Tensor, Tensor]:
+        outputs = task.forward(params, statistics, moved, training=True)
+        return task.log_likelihood(outputs, targets, params), outputs
+
+    slope, outputs = torch.func.grad(likelihood, has_aux=True)(inputs, buffers)
+    slopes = iter(tensors_of(slope))
+    moved = map_tensors(lambda leaf: leaf - adversarial * next(slopes).detach().sign(), inputs)
+    return {"outputs": outputs, "adversarial": task.forward(params, buffers, moved, training=True)}
+
+
+def _adversarial(task: Task, size: float) -> MemberFunction:
+    """The mean of the clean and the adversarial log likelihood."""
+
+    def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+        seen = observe(task, size, params, buffers, inputs, targets)
+        return torch.stack([task.log_likelihood(outputs, targets, params) for outputs in seen.values()]).mean()
+
+    return function

@@ -1,0 +1,1 @@
+"""Implicit ensembles: distributions over the parameters of an unchanged network."""

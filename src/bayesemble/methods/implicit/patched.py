@@ -1,0 +1,333 @@
+"""Implicit ensembles: one network, of which some weights are drawn from a few learned components at every pass.
+
+    W = sum_k 1[Z = k] * (M_k + sigma * noise),     Z = k with probability p_k
+
+The family holds Ensemble Model Patching (one Z per layer: K^layers networks), its element-wise form (one per number),
+dropout (one per unit, with a component that is zero), DropConnect (one per number, with such a component) and the
+explicit ensemble (one for the whole network). Leaves that are not selected are shared by all draws. The components M_k
+climb the evidence lower bound, one draw (or a few) of Z for each batch:
+
+    ELBO = N * E_Z[ mean log p(y | f(x; W)) ] - KL,     -KL = sum_k p_k log p(M_k) + entropy of Z + log p(shared leaves)
+
+so that a component is pulled by the prior with weight p_k and a shared leaf with weight 1 (`kl="exact"`); the paper's
+own experiments have weight 1 for all (`kl="single"`). Batch-norm statistics, of which the paper does not speak, are
+shared by all draws, or measured for each network that will be drawn (`statistics="own"`).
+
+Reference: Chang, Chen, Nobre & Liu (2019), "Ensemble Model Patching: a parameter-efficient variational Bayesian neural
+network".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bayesemble.core import seeds
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import gradient, numbered_draws
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.methods.implicit import mixing
+from bayesemble.methods.implicit.components import (
+    BUFFERS_SLOT,
+    COMPONENTS_SLOT,
+    MIXING_SLOT,
+    PATCHES_SLOT,
+    copy_trained,
+    keep_buffers,
+    leaves_of,
+    own_buffers,
+    patches_of,
+    with_fixed,
+)
+from bayesemble.methods.implicit.patches import (
+    COMPONENT_PREFIX,
+    KINDS,
+    MIXING_PREFIX,
+    Patches,
+    assign,
+    components_of,
+    composed,
+    make_patches,
+    share_out,
+    spread,
+    uniform_count,
+)
+from bayesemble.task.select import Wish, layers
+from bayesemble.task.task import OF_LIKELIHOOD, Task
+
+
+class Implicit(NamedTuple):
+    """What an implicit ensemble amounts to."""
+
+    extra: int
+    """Parameters that it has beside those of the network."""
+    powers: tuple[tuple[int, int], ...]
+    """Bases and exponents whose product is the number of networks it stands for."""
+    drawn: int
+    """Numbers that a draw replaces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patched(ParticleMethod):
+    """The whole family: components on chosen leaves, assigned per layer, element, unit or network."""
+
+    num_members: int = setting(1, "number of independently started patched networks; draws average over all")
+    components: int = setting(5, "number of learned components of each chosen leaf")
+    assignment: str | dict[str, str] = setting(
+        "layer", "what shares a draw: layer, element, unit or network; or one of these for each of several selections"
+    )
+    rate: float = setting(0.0, "probability of the component that is zero")
+    select: Wish = setting("norm+output", "leaves that are drawn: norm, output, input, sums of these, names, ...")
+    sigma: float = setting(0.0, "standard deviation of the noise around each component")
+    mixing: str = setting("uniform", "probabilities of the components: uniform, or learned (needs two training draws)")
+    kl: str = setting("exact", "how the prior weighs components: exact, or single (all as strong as shared leaves)")
+    training_draws: int = setting(1, "draws for each batch in training")
+    draws: int = setting(20, "networks drawn for a prediction, unless told otherwise")
+    statistics: str = setting("shared", "batch-norm statistics: shared by all draws, or own ones of `draws` networks")
+    jitter: float = setting(0.1, "noise on components that start equal, as a share of the size of their leaf")
+    start: nn.Module | None = setting(None, "a trained network to start from, instead of a fresh one")
+    train: str = setting("all", "what is trained: all, or components alone")
+
+    drawn_slots = (COMPONENTS_SLOT, MIXING_SLOT, BUFFERS_SLOT, *numbered_draws.SLOTS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.assignment.values() if isinstance(self.assignment, dict) else [self.assignment]:
+            require(kind in KINDS, f"assignment is one of {', '.join(KINDS)}, not {kind!r}")
+        for name in ("components", "training_draws", "draws"):
+            require(getattr(self, name) >= 1, f"{name} is a number from 1, got {getattr(self, name)}")
+        for name in ("sigma", "jitter"):
+            require(getattr(self, name) >= 0, f"{name} is a number of at least 0, got {getattr(self, name)}")
+        require(self.mixing in ("uniform", "learned"), f"mixing is uniform or learned, not {self.mixing!r}")
+        require(self.kl in ("exact", "single"), f"kl is exact or single, not {self.kl!r}")
+        require(self.statistics in ("shared", "own"), f"statistics is shared or own, not {self.statistics!r}")
+        require(self.train in ("all", "components"), f"train is all or components, not {self.train!r}")
+        require(0 <= self.rate < 1, f"rate is a probability below 1, got {self.rate}")
+        alone = self.mixing == "learned" and self.training_draws < 2
+        require(not alone, "mixing='learned' compares draws with one another: set training_draws=2 or more")
+        require(not self.anchored, "anchored=True is for members without components; leave it off")
+
+    def patches(self, task: Task) -> Patches:
+        """Which leaves of a network are drawn, and how."""
+        if task.mixed:
+            raise SettingError("components are for networks of one architecture, the task has several")
+        names = task.select(self.select)
+        if isinstance(self.assignment, str):
+            kinds = dict.fromkeys(names, self.assignment)
+        else:
+            chosen = {wish: task.select(wish) for wish in self.assignment}
+            kinds = {name: self.assignment[wish] for wish in reversed(chosen) for name in chosen[wish]}
+        missing = [name for name in names if name not in kinds]
+        require(not missing, f"assignment says nothing of {', '.join(missing[:5])}, which select={self.select!r} means")
+        return make_patches(task.module, layers(task.module, names), kinds)
+
+    def implicit(self, task: Task) -> Implicit:
+        """What a member has beside a plain network, and how many networks it stands for."""
+        patches, shapes = self.patches(task), task.shapes
+        numbers = sum(math.prod(shapes[name]) for name in patches)
+        logits = len({patch.key for patch in patches.values()}) * self.components if self.mixing == "learned" else 0
+        choices = self.components + (self.rate > 0)
+        powers = ((choices, uniform_count(patches, shapes)),) if choices > 1 else ()
+        return Implicit((self.components - 1) * numbers + logits, powers, numbers)
+
+    def kl_divergence(self, state: State, task: Task) -> Tensor:
+        """KL from the prior to what is drawn, `(member,)`: see `mixing.kl_divergence`."""
+        patches = patches_of(state)
+        shares = self._probabilities(state, patches)
+        return mixing.kl_divergence(leaves_of(state), patches, shares, task, self.sigma)
+
+    def from_prior(self, task: Task, seed: int) -> State:
+        """A state whose leaves and components are drawn from the prior, instead of being trained."""
+        state = self.init(task, seed)
+        assert task.prior is not None
+        for name, shape in task.shapes.items():
+            for k, part in enumerate(components_of(leaves_of(state), name)):
+                for member, leaf in enumerate(part):
+                    own = seeds.generator(seed, "member", member, "prior", name, k)
+                    leaf.copy_(task.prior.sample({name: shape}, own, task.dtype)[name])
+        return state
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start from the network's own initialisation, or from a trained network, and spread the components."""
+        members, patches = gradient.init(self, task, seed).members, self.patches(task)
+        if self.start is not None:
+            copy_trained(self.start, members)
+        slots: dict[str, Leaves] = {PATCHES_SLOT: {name: patch.encode() for name, patch in patches.items()}}
+        if self.components > 1:
+            slots[COMPONENTS_SLOT] = self._start_components(members, patches, task, seed)
+        if self.mixing == "learned":
+            slots[MIXING_SLOT] = mixing.start(patches, self.num_members, self.components, task.dtype)
+        if self.assignment == "network" and self.components > 1:  # whole networks have statistics of their own
+            own = {name: leaf for name, leaf in members.buffers.items() if name not in members.shared}
+            slots[BUFFERS_SLOT] = {name: torch.stack([leaf] * self.components, 1) for name, leaf in own.items()}
+        return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots))))
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Draw networks; their gradients, and the prior, move the components that they were made of."""
+        learned, patches = self._learned(state), patches_of(state)
+        slopes = {name: torch.zeros_like(leaf) for name, leaf in learned.items()}
+        draws, values, places = [], [], list(range(self.num_members))
+        for number in range(self.training_draws):
+            own = replace(clock, seed=seeds.child(clock.seed, "draw", number))
+            generators = [seeds.generator(seed, "assignment") for seed in own.member_seeds(self.num_members)]
+            assigned, noise = self._assign(state, patches, places, generators)
+            networks = composed(state.members, learned, assigned, noise)
+            networks = with_fixed(networks, learned, own_buffers(state, assigned, places))
+            value, found = gradient.slopes(self, networks, batch, task, executor, own)
+            keep_buffers(state, assigned, networks)
+            for name, slope in found.items():
+                slope.div_(self.training_draws)
+                if name in patches:
+                    share_out(slope, assigned[name], slopes, name)
+                else:
+                    slopes[name].add_(slope)
+            draws.append(assigned)
+            values.append(value)
+        if self.mixing == "learned":
+            slopes |= mixing.data_slopes(state.slots[MIXING_SLOT], patches, draws, values)
+        scores = task.data_score(slopes)
+        self._add_prior(scores, learned, patches, task)
+        gradient.ascend(self, replace(state, members=replace(state.members, params=learned)), scores, task, clock)
+        return state, {"loss": -torch.stack(values).mean(0)}
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """Networks of the family."""
+        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+
+    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+        """Measure batch-norm statistics for each network that will be drawn, if they are to have their own."""
+        if self.statistics == "shared":
+            return state
+        return numbered_draws.measure(state, task, self._networks, self.draws, data, executor, seed)
+
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Networks by number, from each member in turn."""
+        return numbered_draws.make(state, numbers, seed, self._networks)
+
+    def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
+        """Networks with a root for each member; of a single member, all that is not drawn is shared."""
+        members, leaves = state.members, leaves_of(state)
+        places = [number % members.num_members for number in numbers]
+        assigned, noise = self._assign(state, patches_of(state), places, numbered_draws.generators(numbers, roots))
+        buffers = own_buffers(state, assigned, places)
+        base = gradient.in_turn(members, numbers, {*assigned, *buffers})
+        if members.num_members > 1:
+            names = {name for one in assigned for name in (one, COMPONENT_PREFIX + one)} & leaves.keys()
+            leaves = {name: leaves[name][places] for name in names}
+        drawn = composed(base, leaves, assigned, noise)
+        return replace(drawn, buffers=drawn.buffers | buffers)
+
+    def _assign(
+        self, state: State, patches: Patches, places: list[int], generators: list[torch.Generator]
+    ) -> tuple[Leaves, Leaves]:
+        """Assignments and noise of networks `(draw, ...)`, each of the member at its place, with its own generator."""
+        params = state.members.params
+        shapes = {name: tuple(params[name].shape[1:]) for name in patches}
+        sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+        count, numbers = uniform_count(patches, shapes), sum(sizes.values()) if self.sigma else 0
+        device = state.members.weights.device
+        drawn = [(torch.rand(count, generator=own), torch.randn(numbers, generator=own)) for own in generators]
+        uniform, normal = (torch.stack(parts).to(device) for parts in zip(*drawn, strict=True))
+        likely = {key: shares[places] for key, shares in self._probabilities(state, patches).items()}
+        assigned = assign(patches, shapes, likely, uniform)
+        if not self.sigma:
+            return assigned, {}
+        noise = dict(zip(sizes, (self.sigma * normal).split(list(sizes.values()), dim=1), strict=True))
+        return assigned, {name: part.reshape(-1, *shapes[name]).to(params[name]) for name, part in noise.items()}
+
+    def _probabilities(self, state: State, patches: Patches) -> Leaves:
+        logits, count = state.slots.get(MIXING_SLOT), state.members.num_members
+        return mixing.probabilities(patches, logits, count, self.components, self.rate)
+
+    def _learned(self, state: State) -> Leaves:
+        """All that the optimiser moves: leaves, components and logits of their probabilities."""
+
+        def is_fixed(name: str) -> bool:
+            shared = name in state.members.params and name not in state.slots[PATCHES_SLOT]
+            return self.train == "components" and shared and not name.startswith(OF_LIKELIHOOD)
+
+        return {name: leaf for name, leaf in leaves_of(state).items() if not is_fixed(name)}
+
+    def _start_components(self, members: Members, patches: Patches, task: Task, seed: int) -> Leaves:
+        """Components but the first, which is the member itself: around it, or, if they are networks, fresh ones."""
+        whole = self.assignment == "network" and self.start is None
+        numbers = range(1, self.components)
+        count = members.num_members
+        fresh = [task.new_members(count, seeds.child(seed, "component", n)) if whole else members for n in numbers]
+        others = {}
+        for name in patches:
+            parts = [network.params[name] for network in (members, *fresh)]
+            generators = [seeds.generator(seed, "member", i, "jitter", name) for i in range(count)]
+            first, *rest = spread(parts, self.jitter, generators)
+            others[COMPONENT_PREFIX + name] = torch.stack(rest, 1)
+            members.params[name].copy_(first)
+        return others
+
+    def _add_prior(self, scores: Leaves, learned: Leaves, patches: Patches, task: Task) -> None:
+        """Add the pull of the prior: shared leaves feel all of it, components as much as they are likely, or all."""
+        logits = {name: leaf for name, leaf in learned.items() if name.startswith(MIXING_PREFIX)}
+        if logits:
+            mixing.add_prior_scores(scores, logits, learned, patches, task, self.rate)
+        if task.prior is None:
+            return
+        shared = {name: learned[name] for name in task.shapes if name in learned and name not in patches}
+        task.add_prior_score(scores, shared)
+        for name, patch in patches.items():
+            equal = learned[name].new_full((1, self.components), 1 / self.components)
+            share = logits[patch.key].softmax(1) if logits else equal
+            weight = ((1 - self.rate) * share if self.kl == "exact" else torch.ones_like(share)) / task.temperature
+            for leaf, part in ((name, weight[:, 0]), (COMPONENT_PREFIX + name, weight[:, 1:])):
+                if leaf in scores:
+                    pull = task.prior.score({name: learned[leaf]}, task.scales)[name]
+                    scores[leaf].addcmul_(pull, part.reshape(*part.shape, *[1] * (pull.dim() - part.dim())))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EMP(Patched):
+    """Ensemble Model Patching: weight and bias of a chosen layer come from one of K components together."""
+
+    assignment: str | dict[str, str] = setting("layer", "what shares a draw: a layer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ECMP(Patched):
+    """Element-wise Ensemble Model Patching: every number of a chosen layer comes from one of K components."""
+
+    assignment: str | dict[str, str] = setting("element", "what shares a draw: nothing, every number has its own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropout(Patched):
+    """Dropout as a distribution over weights: units that enter a layer are left out, the same ones for all rows."""
+
+    components: int = setting(1, "number of learned components of each chosen leaf")
+    assignment: str | dict[str, str] = setting("unit", "what shares a draw: the weights of a unit")
+    rate: float = setting(0.1, "probability that a unit is left out")
+    select: Wish = setting("not norm", "layers whose units are left out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropConnect(Patched):
+    """DropConnect: every number of a chosen layer is left out by itself."""
+
+    components: int = setting(1, "number of learned components of each chosen leaf")
+    assignment: str | dict[str, str] = setting("element", "what shares a draw: nothing, every number has its own")
+    rate: float = setting(0.1, "probability that a number is left out")
+    select: Wish = setting("not norm", "layers whose numbers are left out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explicit(Patched):
+    """The explicit ensemble as a member of the family: K networks, one of them drawn for each batch."""
+
+    assignment: str | dict[str, str] = setting("network", "what shares a draw: the whole network")
+    select: Wish = setting("all", "leaves that are drawn: all")
+    jitter: float = setting(0.0, "noise on components that start equal, as a share of the size of their leaf")

@@ -1,0 +1,1 @@
+"""The Laplace approximation and the curvature it is made of."""

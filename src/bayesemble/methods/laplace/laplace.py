@@ -1,0 +1,238 @@
+"""Laplace approximation: a Gaussian at each trained member, as wide as the curvature of the posterior there allows.
+
+    q_m(w) = Normal(w_m, T (H_m + D)^-1),     H = GGN of the log likelihood of all rows,  D = precision of the prior
+
+over the selected leaves; the others stay at w_m. T is the temperature of the task. Several members make a mixture of
+Gaussians. With `prior="marginal_likelihood"` D = d * I, and d maximises the evidence of the selected leaves, which is
+up to a constant
+
+    log Z(d) = log p(y | w_m) + P/2 log d - d/2 |w_m|^2 - 1/2 sum_i log(h_i + d),     h: eigenvalues of H
+
+at w_m as it is. It has one maximum, where d |w_m|^2 = sum_i h_i / (h_i + d), the number of parameters that the data
+determine. By default outputs are those of the network made linear around w_m, f(x; w_m) + J(x) (w - w_m), the model
+that the GGN is the exact curvature of; they are the same if the outputs are linear in the selected leaves.
+
+References: MacKay (1992), "A practical Bayesian framework for backpropagation networks"; Daxberger et al. (2021),
+"Laplace redux"; Immer et al. (2021), "Improving predictions of Bayesian neural nets via local linearization";
+Eschenhagen et al. (2021), "Mixtures of Laplace approximations for improved post-hoc uncertainty in deep learning".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bayesemble.core import seeds
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, TrainingData, map_tensors
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import gradient
+from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.methods.laplace import gauss_newton
+from bayesemble.methods.laplace.gauss_newton import Network, Rows
+from bayesemble.methods.laplace.gaussian_blocks import (
+    STRUCTURES,
+    Block,
+    Layout,
+    available_memory,
+    best_scale,
+    deviation,
+    layouts,
+    log_evidence,
+    memory,
+    spectrum,
+)
+from bayesemble.methods.laplace.kronecker import kronecker, operator
+from bayesemble.task.priors import NormalPrior, Shapes
+from bayesemble.task.select import Wish
+from bayesemble.task.task import OF_LIKELIHOOD, Task
+
+SLOT = "laplace"
+_MEMBER = OF_LIKELIHOOD + "member"  # of a draw: the member that it is around
+_SHARE = 0.5  # of the memory that can be had, which the curvature may take
+_PLACE = "place."  # of a leaf: its block, and its place there
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laplace(ParticleMethod):
+    """A Gaussian at each trained network: mixture of Laplace approximations, of the last layer or of any leaves."""
+
+    num_members: int = setting(1, "number of independently started networks; draws average over all")
+    select: Wish = setting("output", "leaves that are uncertain: output, all, norm, names, ...; the others are fixed")
+    structure: str = setting("full", "covariance of the selected leaves: full, kron (per layer) or diag")
+    predict: str = setting("glm", "draws are run as glm (made linear around each member), or as samples")
+    prior: str = setting("task", "precision of the prior: that of the task, or chosen by marginal_likelihood")
+    draws: int = setting(30, "networks drawn for a prediction, unless told otherwise")
+
+    drawn_slots = (SLOT,)
+    made_from = SLOT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = {"structure": STRUCTURES, "predict": ("glm", "samples"), "prior": ("task", "marginal_likelihood")}
+        for name, allowed in kinds.items():
+            given = getattr(self, name)
+            require(given in allowed, f"{name} is {', '.join(allowed[:-1])} or {allowed[-1]}, not {given!r}")
+        require(self.draws >= 1, f"draws is a number from 1, got {self.draws}")
+        require(not self.anchored, "anchored=True spreads the members as the posterior does already; leave it off")
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members, after checking that their Gaussians can be made."""
+        names, _ = self._plan(task)
+        if self.predict == "glm" and task.example is not None:
+            network = Network(task, *task.new_member(seed=0), tuple(names))
+            with torch.no_grad():
+                gauss_newton.linearised(network, map_tensors(lambda leaf: leaf[:2], task.example), network.chosen)
+        return gradient.init(self, task, seed)
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move each member uphill on its own log joint."""
+        if SLOT in state.slots:  # training goes on: Gaussians around where the members were are void
+            state = replace(state, slots={name: slot for name, slot in state.slots.items() if name != SLOT})
+        scores, info = gradient.scores(self, state, batch, task, executor, clock)
+        return gradient.ascend(self, state, scores, task, clock), info
+
+    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+        """Measure the curvature at each member on all training rows, and make the Gaussians."""
+        names, plan = self._plan(task)
+        found = []
+        for member, (params, buffers) in enumerate(state.members.split()):
+            network = Network(task, params, buffers, tuple(names))
+            found.append(self._gaussian(network, plan, data, member))
+        stacked = {name: torch.stack([one[name] for one in found]) for name in found[0]}
+        return replace(state, slots=state.slots | {SLOT: stacked})
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """Networks drawn from the Gaussians; before there are any, the members."""
+        if self.made_from not in state.slots:
+            return gradient.draw(state, num, generator)
+        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+
+    def make(self, state: State, numbers: range, seed: int) -> Members:
+        """Networks by number, around each member in turn."""
+        members, slot = state.members, state.slots[SLOT]
+        plan = _layouts(slot)
+        names = [name for layout in plan for name in layout.names]
+        base = gradient.in_turn(members, numbers, own=names)
+        shapes = {name: tuple(members.params[name].shape[1:]) for name in names}
+        away: dict[int, Leaves] = {}
+        for place in range(members.num_members):
+            # Products depend, in their last bits, on where in memory a matrix starts: so each has a place of its own.
+            own = {name: leaf[place].clone() for name, leaf in slot.items()}
+            for number in numbers:
+                if number % members.num_members == place:
+                    away[number] = _away(own, plan, shapes, seeds.generator(seed, number))
+        params = dict(base.params)
+        for name in names:
+            params[name] = params[name] + torch.stack([away[number][name] for number in numbers])
+        if self.predict == "glm" and members.num_members > 1:
+            params[_MEMBER] = torch.tensor(numbers, device=members.weights.device) % members.num_members
+        return replace(base, params=params)
+
+    def member_outputs(self, state: State, task: Task, params: Leaves, buffers: Leaves, inputs: Inputs) -> Tensor:
+        """Outputs of one draw, `(row, ...)`: of the network made linear around its member, or of the network itself."""
+        slot = state.slots.get(SLOT)
+        if self.predict == "samples" or slot is None:
+            return task.forward(params, buffers, inputs)
+        names = [name for layout in _layouts(slot) for name in layout.names]
+        member, all_members = params.get(_MEMBER), state.members.params
+        center = {name: all_members[name][0 if member is None else member] for name in names}
+        away = {name: params[name] - center[name] for name in names}
+        return gauss_newton.linearised(Network(task, params | center, buffers, tuple(names)), inputs, away)
+
+    def _plan(self, task: Task) -> tuple[list[str], list[Layout]]:
+        """The selected leaves and how they are laid out; refuse what cannot be honoured, before anything is built."""
+        if task.mixed:
+            raise SettingError("Laplace is for networks of one architecture, the task has several")
+        if self.prior == "task" and not isinstance(task.prior, NormalPrior):
+            raise SettingError(
+                f"a Gaussian needs the precision of a NormalPrior, the task has prior={task.prior}; "
+                "give it one, or have it chosen by Laplace(prior='marginal_likelihood')"
+            )
+        names = task.select(self.select)
+        plan = layouts(self.structure, task.module, names)
+        limit = _SHARE * available_memory()
+        if self._memory(self.structure, plan, task) > limit:
+            self._refuse(task, names, plan, limit)
+        if self.structure == "kron":
+            operator()
+        return names, plan
+
+    def _memory(self, structure: str, plan: list[Layout], task: Task) -> int:
+        return memory(structure, plan, task.shapes, self.num_members, task.dtype.itemsize)
+
+    def _refuse(self, task: Task, names: list[str], plan: list[Layout], limit: float) -> None:
+        """Say how much memory the structure needs, and which one would fit."""
+        needs = {}
+        for other in STRUCTURES:
+            with suppress(SettingError):  # not every layer has a Kronecker product
+                needs[other] = self._memory(other, layouts(other, task.module, names), task)
+        fitting = [f"structure={other!r} needs {_gigabytes(need)}" for other, need in needs.items() if need <= limit]
+        count, need = sum(math.prod(task.shapes[name]) for name in names), self._memory(self.structure, plan, task)
+        raise SettingError(
+            f"structure={self.structure!r} of {count} selected numbers in {self.num_members} members needs "
+            f"{_gigabytes(need)} of memory, but {_gigabytes(limit)}, half of what is free, can be had; "
+            f"{' and '.join(fitting) or 'select fewer leaves'}"
+        )
+
+    def _gaussian(self, network: Network, plan: list[Layout], data: TrainingData, member: int) -> Leaves:
+        """What draws around one member are made of, and its evidence."""
+
+        def rows() -> Rows:
+            return ((batch.inputs_of(member), batch.targets_of(member)) for batch in data())
+
+        task, from_task = network.task, self.prior == "task"
+        total, num_rows = gauss_newton.log_likelihood(network, rows())
+        counted = task.data_factor * task.temperature / num_rows  # what a row stands for
+        precisions = {name: task.scales[name] ** -2.0 if from_task else 1.0 for name in network.names}
+        blocks = self._blocks(network, rows, plan, num_rows)
+        found = [spectrum(block._replace(right=counted * block.right), task.shapes, precisions) for block in blocks]
+        values = torch.cat([one.values.flatten() for one in found])
+        size = sum(precisions[name] * float(leaf.double().square().sum()) for name, leaf in network.chosen.items())
+        scale = 1.0 if from_task else best_scale(values, size)
+        reported = {"log_evidence": log_evidence(counted * total, values, size, scale)}
+        reported |= {} if from_task else {"prior_precision": scale}
+        slot = {name: torch.tensor(value, dtype=torch.float64) for name, value in reported.items()}
+        for number, (layout, one) in enumerate(zip(plan, found, strict=True)):
+            for name, factor in one.factors(scale, task.temperature).items():
+                slot[f"{name}.{number}"] = factor.to(network.params[layout.names[0]])
+            slot |= {_PLACE + name: torch.tensor([number, place]) for place, name in enumerate(layout.names)}
+        return slot
+
+    def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: int) -> list[Block]:
+        if self.structure == "kron":
+            return kronecker(network, rows, plan, num_rows)
+        return [(gauss_newton.whole if self.structure == "full" else gauss_newton.diagonal)(network, rows(), plan[0])]
+
+
+def _layouts(slot: Leaves) -> list[Layout]:
+    """The layouts of the blocks, from what is saved."""
+    places = {name.removeprefix(_PLACE): leaf[0].tolist() for name, leaf in slot.items() if name.startswith(_PLACE)}
+    ordered = sorted(places, key=lambda name: places[name])
+    found = []
+    for block in range(1 + max(number for number, _ in places.values())):
+        names = tuple(name for name in ordered if places[name][0] == block)
+        found.append(Layout(names, slot[f"std.{block}"].shape[1]))
+    return found
+
+
+def _away(slot: Leaves, plan: list[Layout], shapes: Shapes, generator: torch.Generator) -> Leaves:
+    """One draw of all selected leaves, minus their mean."""
+    found: Leaves = {}
+    for number, layout in enumerate(plan):
+        factors = {key: slot[f"{key}.{number}"] for key in ("std", "left", "right") if f"{key}.{number}" in slot}
+        std = factors["std"]
+        noise = torch.randn(std.shape, generator=generator, dtype=std.dtype).to(std.device)
+        found |= layout.split(deviation(factors, noise), shapes)
+    return found
+
+
+def _gigabytes(size: float) -> str:
+    return f"{size / 1e9:.2g} GB"

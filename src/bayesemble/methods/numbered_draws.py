@@ -1,0 +1,67 @@
+"""Networks drawn by number, each with batch-norm statistics of its own, measured once training is over.
+
+Network number n comes from member n % M and is its draw n // M, whose random numbers derive from a root of that member.
+Where statistics were measured, roots are fixed, so that the same networks come again; elsewhere they derive from the
+seed of the prediction.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from bayesemble.core import seeds
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.types import TrainingData
+from bayesemble.execute.executor import Executor
+from bayesemble.methods.geometry import batch_norm
+from bayesemble.task.task import Task
+
+ROOTS, BUFFERS = "draw_roots", "draw_buffers"  # slots, (member,) and (member, draw, ...)
+SLOTS = (ROOTS, BUFFERS)
+_TOGETHER = 10  # networks whose statistics are measured in one pass
+
+Networks = Callable[[State, range, list[int]], Members]
+"""Makes networks by number from the state, with a root for each member."""
+
+
+def generators(numbers: range, roots: list[int]) -> list[torch.Generator]:
+    """One for each network."""
+    return [seeds.generator(roots[number % len(roots)], number // len(roots)) for number in numbers]
+
+
+def measure(
+    state: State, task: Task, networks: Networks, draws: int, data: TrainingData, executor: Executor, seed: int
+) -> State:
+    """Fix the roots and, if there is batch norm, measure statistics for so many networks."""
+    members, names = state.members.num_members, batch_norm.norm_buffers(task.module)
+    roots = [seeds.child(seed, "member", place, "draws") for place in range(members)]
+    state = replace(state, slots=state.slots | {ROOTS: {"roots": torch.tensor(roots)}})
+    if not names:
+        return state
+    each, parts = math.ceil(draws / members), []
+    together = max(_TOGETHER // members, 1) * members  # whole turns of all members, whose data may be their own
+    for begin in range(0, each * members, together):
+        numbers = range(begin, min(begin + together, each * members))
+        parts.append(batch_norm.remeasured(task, networks(state, numbers, roots), data, executor))
+    whole = {name: torch.cat([part.buffers[name] for part in parts]) for name in names}
+    own = {name: leaf.unflatten(0, (each, members)).transpose(0, 1).contiguous() for name, leaf in whole.items()}
+    return replace(state, slots=state.slots | {BUFFERS: own})
+
+
+def make(state: State, numbers: range, seed: int, networks: Networks) -> Members:
+    """Networks by number; those whose statistics were measured, if they were."""
+    members, buffers = state.members.num_members, state.slots.get(BUFFERS)
+    if buffers is None:
+        return networks(state, numbers, [seeds.child(seed, place) for place in range(members)])
+    most = members * next(iter(buffers.values())).shape[1]
+    if numbers.stop > most:
+        raise SettingError(
+            f"batch-norm statistics were measured for {most} networks, {numbers.stop} were asked for; train with more "
+            "draws"
+        )
+    drawn, places = networks(state, numbers, state.slots[ROOTS]["roots"].tolist()), torch.tensor(numbers)
+    own = {name: leaf[places % members, places // members] for name, leaf in buffers.items()}
+    return replace(drawn, buffers=drawn.buffers | own, shared=drawn.shared - own.keys())

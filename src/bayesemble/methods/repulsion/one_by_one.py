@@ -1,0 +1,44 @@
+"""One member at a time: each is trained to the end, repelled by those that are finished, which stay where they are.
+
+It needs the moments, gradients and activations of one member only. The steps of a run are shared out among the members
+in order; each has a clock of its own, on which its schedules run. Members that have not begun have weight 0.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from bayesemble.core import seeds
+from bayesemble.core.members import State
+from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import gradient
+from bayesemble.methods.repulsion import function_space, interacting
+from bayesemble.methods.repulsion.interacting import InteractingMethod
+from bayesemble.task.task import Task
+
+
+def init(method: InteractingMethod, task: Task, seed: int) -> State:
+    """Start all members, with the optimiser of one."""
+    members = gradient.init(method, task, seed).members
+    return State(members, method.make_optimizer().init(members.part(0, 1).params))
+
+
+def step(
+    method: InteractingMethod, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
+) -> tuple[State, Info]:
+    """Move the member whose turn it is."""
+    members, count = state.members, state.members.num_members
+    current = clock.step * count // clock.total_steps
+    begin, end = (-(-turn * clock.total_steps // count) for turn in (current, current + 1))
+    if clock.step == begin:
+        fresh = method.make_optimizer().init(members.part(0, 1).params)
+        for slot, leaves in fresh.items():
+            for name, leaf in leaves.items():
+                state.slots[slot][name].copy_(leaf)
+    own = State(members.part(current, current + 1), state.slots)
+    own_clock = Clock(clock.step - begin, end - begin, seeds.child(clock.seed, "turn", current))
+    move = interacting.weight_step if method.space == "weight" else function_space.step
+    moved, info = move(method, own, batch, task, executor, own_clock, everyone=members.part(0, current + 1))
+    begun = (torch.arange(count, device=members.weights.device) <= current).double() / (current + 1)
+    return State(replace(members, weights=begun), moved.slots), info

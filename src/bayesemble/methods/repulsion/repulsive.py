@@ -1,0 +1,77 @@
+"""Repulsive deep ensembles: members climb the log posterior, and the score of their own density pushes them apart.
+
+    w_m <- w_m + learning rate * ( grad log p(w_m, data) - grad log rho(w_m) ),   m = 1..M
+
+where rho is the density of the members (Wasserstein gradient descent on KL(rho || posterior)). Without the second term
+this is a deep ensemble, whose members may all sit on the same mode; with it, they settle like draws of the posterior.
+
+Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian". The calibration is ours.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import gradient
+from bayesemble.methods.repulsion import function_space, interacting, one_by_one
+from bayesemble.methods.repulsion.density_scores import (
+    calibrate,
+    check_estimator,
+    effective_dimension,
+    mixing,
+    spread,
+    whitened,
+)
+from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
+from bayesemble.methods.repulsion.kernels import distances_of_gram
+from bayesemble.task.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repulsive(InteractingMethod):
+    """Members pushed apart in weight or function space."""
+
+    estimator: str = setting("kde", "how the density of the members is estimated: kde, sge or ssge")
+    eta: float = setting(0.01, "ridge of sge and ssge")
+    threshold: float | None = setting(None, "share of the eigenvalues that ssge keeps; None keeps all")
+    whiten: bool | None = setting(None, "measure distances in units of the members' own spread; None: if calibrated")
+    sequential: bool = setting(False, "one member at a time, repelled by the finished ones; epochs are shared out")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_estimator(self.estimator, self.eta, self.threshold)
+        mismatched = self.sequential and (self.bootstrap or self.anchored)
+        require(not mismatched, "sequential=True trains one member at a time: leave bootstrap and anchored off")
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members."""
+        state = one_by_one.init(self, task, seed) if self.sequential else gradient.init(self, task, seed)
+        return function_space.prepare(self, state, task, seed) if self.space == "function" else state
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move the members, all from the same snapshot."""
+        if self.sequential:
+            return one_by_one.step(self, state, batch, task, executor, clock)
+        move = interacting.weight_step if self.space == "weight" else function_space.step
+        return move(self, state, batch, task, executor, clock)
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """The members, or a sample of them."""
+        return gradient.draw(state, num, generator)
+
+    def forces(self, gram: Tensor, dim: int) -> Forces:
+        """No exchange of scores; repulsion by the estimated score of the members' own density."""
+        whiten = self.calibrate if self.whiten is None else self.whiten
+        own = spread(gram, dim)
+        inner, back = whitened(own) if whiten else (gram, None)
+        matrix = mixing(distances_of_gram(inner), self.estimator, self.make_kernel(), self.eta, self.threshold)
+        if back is not None:
+            matrix = matrix @ back
+        if self.calibrate:
+            matrix = calibrate(matrix, gram, effective_dimension(own, dim))
+        return Forces(None, self.repulsion * matrix)

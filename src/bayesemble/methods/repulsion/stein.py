@@ -1,0 +1,59 @@
+"""Stein variational gradient descent: members share their scores through a kernel, which also pushes them apart.
+
+    w_m <- w_m + learning rate * (1/M) sum_j [ k(w_j, w_m) grad log p(w_j, data) + grad_{w_j} k(w_j, w_m) ]
+
+One member is the MAP estimate.
+
+Reference: Liu & Wang (2016), "Stein variational gradient descent"; Wang et al. (2019) for function space.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayesemble.core.members import Members, State
+from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import gradient
+from bayesemble.methods.repulsion import function_space, interacting
+from bayesemble.methods.repulsion.density_scores import calibrate, effective_dimension, laplacian, spread
+from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
+from bayesemble.methods.repulsion.kernels import distances_of_gram
+from bayesemble.task.task import Task
+
+_RIDGE = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stein(InteractingMethod):
+    """Members moved together by a kernel: SVGD."""
+
+    def init(self, task: Task, seed: int) -> State:
+        """Start the members."""
+        state = gradient.init(self, task, seed)
+        return function_space.prepare(self, state, task, seed) if self.space == "function" else state
+
+    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+        """Move the members, all from the same snapshot."""
+        move = interacting.weight_step if self.space == "weight" else function_space.step
+        return move(self, state, batch, task, executor, clock)
+
+    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
+        """The members, or a sample of them."""
+        return gradient.draw(state, num, generator)
+
+    def forces(self, gram: Tensor, dim: int) -> Forces:
+        """phi = (K scores - G) / M.
+
+        SVGD rests where K scores = G: it takes K^-1 G for the members' own score. Calibrated, that estimate is
+        rescaled to keep Stein's identity, and G with it.
+        """
+        squared, kernel = distances_of_gram(gram), self.make_kernel()
+        between, coupling = kernel.couple(squared, kernel.length(squared))
+        gradients, count = laplacian(coupling), len(gram)
+        if self.calibrate:
+            ridged = between + _RIDGE * torch.eye(count, dtype=between.dtype, device=between.device)
+            effective = effective_dimension(spread(gram, dim), dim)
+            gradients = between @ calibrate(torch.linalg.solve(ridged, gradients), gram, effective)
+        return Forces(between / count, self.repulsion * gradients / count)

@@ -1,0 +1,1 @@
+"""What is inferred: a network, how its outputs are read, what is believed beforehand."""

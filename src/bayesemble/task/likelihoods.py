@@ -1,0 +1,314 @@
+"""Likelihoods: how a network's outputs are read as a distribution over targets.
+
+Each one knows the log probability of a batch under one member's outputs, checks targets before training, and
+turns the outputs of all members into a `Predictive`.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.settings import require, setting
+from bayesemble.core.types import Leaves
+from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
+from bayesemble.predictive.student_t import check_degrees, standard_log_density
+
+
+class Likelihood(ABC):
+    """Reads outputs `(batch, ...)` as a distribution over targets `(batch, ...)`."""
+
+    def leaves(self, output_shape: tuple[int, ...]) -> Leaves:
+        """Parameters of the likelihood itself that are learned with the network, of one member."""
+        return {}
+
+    @abstractmethod
+    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
+        """Bring targets to the shape and type that `log_prob` wants, or say what is wrong with them."""
+
+    def check_training_targets(self, targets: Tensor) -> None:
+        """Refuse targets from which nothing can be learned."""
+
+    @abstractmethod
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Log probability of each row's targets under one member: `(batch,)`."""
+
+    @abstractmethod
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """Read the outputs `(member, row, ...)` of all members as a predictive distribution."""
+
+    def target_noise(self) -> float | None:
+        """The known standard deviation of the observation noise, where there is one."""
+        return None
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """One of C classes; outputs are logits `(batch, C)`, targets are labels 0..C-1.
+
+    log p(y|f) = f_y - log sum_c exp f_c
+    """
+
+    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
+        """Labels of any number type, whole and in range."""
+        if not output_shape or output_shape[-1] < 2:
+            raise DataError(
+                f"Categorical needs at least two logits per row, the network gives {output_shape or 'one number'}; "
+                "use Bernoulli() for a single logit"
+            )
+        labels = _shaped(targets, output_shape[:-1])
+        _refuse_rows(labels != labels.round() if labels.is_floating_point() else None, labels, "a whole label")
+        wrong = (labels < 0) | (labels >= output_shape[-1])
+        _refuse_rows(wrong, labels, f"a label in 0..{output_shape[-1] - 1}, as the network has that many outputs")
+        return labels.long()
+
+    def check_training_targets(self, targets: Tensor) -> None:
+        """Refuse a single class."""
+        _refuse_constant(targets, "two classes")
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Log softmax at the labels."""
+        chosen = F.log_softmax(outputs, dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+        return _per_row(chosen)
+
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """Class probabilities."""
+        return ClassPredictive(weights, F.log_softmax(outputs, dim=-1))
+
+
+@dataclass(frozen=True)
+class Bernoulli(Likelihood):
+    """Yes or no; outputs are logits of yes `(batch,)`, `(batch, 1)` or one per label `(batch, labels)`.
+
+    log p(y|f) = y log sigmoid(f) + (1 - y) log sigmoid(-f)
+    """
+
+    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
+        """Zeros and ones."""
+        labels = _shaped(targets, output_shape)
+        _refuse_rows((labels != 0) & (labels != 1), labels, "0 or 1")
+        return labels
+
+    def check_training_targets(self, targets: Tensor) -> None:
+        """Refuse a single class."""
+        _refuse_constant(targets, "two classes")
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Minus the binary cross-entropy."""
+        cross_entropy = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
+        return _per_row(-cross_entropy)
+
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """Probabilities of no and yes, on the last axis."""
+        logits = _drop_single_output(outputs)
+        return ClassPredictive(weights, torch.stack([F.logsigmoid(-logits), F.logsigmoid(logits)], dim=-1))
+
+
+@dataclass(frozen=True)
+class Gaussian(Likelihood):
+    """A real number with the same noise everywhere; outputs are means `(batch,)` or `(batch, outputs)`.
+
+    log p(y|f) = -(y - f)^2 / (2 s^2) - log s - log(2 pi) / 2
+    """
+
+    noise: float | str = setting(1.0, 'standard deviation of the noise, or "learned": one per member and output')
+
+    def __post_init__(self) -> None:
+        positive = isinstance(self.noise, int | float) and math.isfinite(self.noise) and self.noise > 0
+        if self.noise != "learned" and not positive:
+            raise SettingError(f'noise is a positive standard deviation or "learned", not {self.noise!r}')
+
+    def leaves(self, output_shape: tuple[int, ...]) -> Leaves:
+        """The logarithm of the noise, starting from a standard deviation of 1."""
+        return {"log_noise": torch.zeros(output_shape)} if self.noise == "learned" else {}
+
+    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
+        """Real numbers in the shape of the outputs."""
+        return _shaped(targets, output_shape)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Log density of a normal."""
+        return _per_row(_normal_log_prob(outputs, self._std(outputs, leaves), targets))
+
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """A mixture of normals."""
+        stacked = {name: value.unsqueeze(1) for name, value in leaves.items()}
+        stds = self._std(outputs, stacked).expand(outputs.shape)
+        return NormalPredictive(weights, _drop_single_output(outputs), _drop_single_output(stds))
+
+    def target_noise(self) -> float | None:
+        """The fixed noise; nothing is known beforehand of a learned one."""
+        return None if isinstance(self.noise, str) else self.noise
+
+    def _std(self, outputs: Tensor, leaves: Leaves) -> Tensor:
+        return leaves["log_noise"].exp() if self.noise == "learned" else outputs.new_tensor(self.noise)
+
+
+@dataclass(frozen=True)
+class Heteroscedastic(Likelihood):
+    """A real number whose noise depends on the input; the outputs `(batch, 2 * targets)` are two heads.
+
+    The first half are the means, the second half go through a softplus to give the variances (plus 1e-6).
+    """
+
+    stretch: float = setting(1.0, "factor on all standard deviations, such as a recalibration gives", kw_only=True)
+
+    def __post_init__(self) -> None:
+        sensible = math.isfinite(self.stretch) and self.stretch > 0
+        require(sensible, f"stretch is a factor above 0, got {self.stretch}")
+
+    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
+        """Real numbers, half as many as outputs."""
+        if not output_shape or output_shape[-1] % 2:
+            raise DataError(
+                f"{type(self).__name__} needs a mean and a variance head per target, an even number of outputs; "
+                f"the network gives {output_shape[-1] if output_shape else 'one number'} per row"
+            )
+        return _shaped(targets, (*output_shape[:-1], output_shape[-1] // 2))
+
+    def information(self, outputs: Tensor) -> Tensor:
+        """The diagonal of E_y[ -d2 log p(y|f) / df2 ], in the shape of the outputs; all else is 0.
+
+        a / v about a mean and b / (2 v^2) about its variance v, times (dv / df)^2 for the head.
+        """
+        about_mean, about_variance = self._information()
+        raw = outputs.chunk(2, dim=-1)[1]
+        variances = self._heads(outputs)[1].square()
+        slopes = self.stretch**2 * torch.sigmoid(raw)
+        return torch.cat([about_mean / variances, about_variance / 2 * (slopes / variances).square()], dim=-1)
+
+    @abstractmethod
+    def _information(self) -> tuple[float, float]:
+        """What the distribution tells of its mean and of its variance, as shares of what a normal tells: a, b."""
+
+    def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        means, raw = outputs.chunk(2, dim=-1)
+        return means, self.stretch * (F.softplus(raw) + 1e-6).sqrt()
+
+
+@dataclass(frozen=True)
+class HeteroscedasticGaussian(Heteroscedastic):
+    """A real number with normal noise that depends on the input; outputs are those of `Heteroscedastic`.
+
+    Reference: Lakshminarayanan et al. (2017), section 2.2.
+    """
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Log density of a normal."""
+        return _per_row(_normal_log_prob(*self._heads(outputs), targets))
+
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """A mixture of normals."""
+        means, stds = self._heads(outputs)
+        return NormalPredictive(weights, _drop_single_output(means), _drop_single_output(stds))
+
+    def _information(self) -> tuple[float, float]:
+        return 1.0, 1.0
+
+
+@dataclass(frozen=True)
+class HeteroscedasticStudent(Heteroscedastic):
+    """A real number whose noise depends on the input and has heavy tails; outputs are those of `Heteroscedastic`.
+
+    A Student t distribution with n degrees of freedom and variance v. A target far out costs its logarithm instead of
+    its square, so it neither drags the fit nor ruins the score.
+
+    log p(y|f) = -(n + 1) / 2 log(1 + (y - m)^2 / ((n - 2) v)) - log(v) / 2 + constant
+
+    Reference: Lange, Little & Taylor (1989), "Robust statistical modeling using the t distribution".
+    """
+
+    degrees: int = setting(4, "degrees of freedom, from 3; the fewer, the heavier the tails")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_degrees(self.degrees)
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Log density of a Student t distribution."""
+        means, stds = self._heads(outputs)
+        standard = (targets.to(means.dtype) - means) / stds
+        return _per_row(standard_log_density(standard, self.degrees) - stds.log())
+
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """A mixture of Student t distributions."""
+        means, stds = self._heads(outputs)
+        return StudentPredictive(weights, _drop_single_output(means), _drop_single_output(stds), self.degrees)
+
+    def _information(self) -> tuple[float, float]:
+        n = self.degrees
+        return n * (n + 1) / ((n - 2) * (n + 3)), n / (n + 3)
+
+
+@dataclass(frozen=True)
+class Poisson(Likelihood):
+    """A count; outputs are log rates.
+
+    log p(y|f) = y f - exp(f) - log y!
+    """
+
+    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
+        """Whole numbers from 0."""
+        counts = _shaped(targets, output_shape)
+        wrong = (counts < 0) | (counts != counts.round()) if counts.is_floating_point() else counts < 0
+        _refuse_rows(wrong, counts, "a count 0, 1, 2, ...")
+        return counts
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
+        """Log probability of the counts."""
+        counts = targets.to(outputs.dtype)
+        return _per_row(counts * outputs - outputs.exp() - torch.lgamma(counts + 1))
+
+    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """A mixture of Poisson distributions."""
+        return PoissonPredictive(weights, _drop_single_output(outputs).exp())
+
+
+LIKELIHOODS: tuple[type[Likelihood], ...] = (
+    Categorical,
+    Bernoulli,
+    Gaussian,
+    HeteroscedasticGaussian,
+    HeteroscedasticStudent,
+    Poisson,
+)
+
+
+def _normal_log_prob(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
+    return -((targets.to(mean.dtype) - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
+
+
+def _per_row(values: Tensor) -> Tensor:
+    return values.flatten(1).sum(-1) if values.dim() > 1 else values
+
+
+def _drop_single_output(values: Tensor) -> Tensor:
+    """`(member, row, 1)` becomes `(member, row)`, so that means and targets `(row,)` never broadcast to a square."""
+    return values.squeeze(-1) if values.dim() > 2 and values.shape[-1] == 1 else values
+
+
+def _shaped(targets: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Reshape `(row,)` or `(row, 1)` to what the outputs have; anything else must fit already."""
+    rows = targets.shape[0]
+    if tuple(targets.shape[1:]) == tuple(shape):
+        return targets
+    if targets.numel() == rows and math.prod(shape) == 1:
+        return targets.reshape(rows, *shape)
+    raise DataError(
+        f"targets of shape {tuple(targets.shape)} do not fit the network's outputs, which ask for {(rows, *shape)}"
+    )
+
+
+def _refuse_rows(wrong: Tensor | None, values: Tensor, needed: str) -> None:
+    if wrong is not None and wrong.any():
+        row = int(wrong.flatten(1).any(1).nonzero()[0]) if wrong.dim() > 1 else int(wrong.nonzero()[0])
+        raise DataError(f"every target must be {needed}; row {row} has {values[row].tolist()}")
+
+
+def _refuse_constant(targets: Tensor, needed: str) -> None:
+    if (targets == targets.flatten()[0]).all():
+        raise DataError(f"training needs at least {needed}; all {len(targets)} rows have {targets.flatten()[0].item()}")

@@ -1,0 +1,159 @@
+"""Fresh networks: from a factory, or from an instance whose layers are re-initialised; one architecture or several."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from bayesemble.core.errors import ModelError
+
+NetworkSource = nn.Module | Callable[[], nn.Module]
+"""A factory of networks, or a network, which is re-initialised."""
+
+ModelSource = NetworkSource | list[NetworkSource] | tuple[NetworkSource, ...]
+"""One source, or one for each architecture."""
+
+
+class Alternatives(nn.ModuleList):
+    """Networks of different architectures, of which a member runs one: member i that at place i modulo their number.
+
+    Every member holds the leaves of all architectures, so that members can be stacked. The price is memory: that of
+    all networks, for each member. Trainable parameters that a member does not use are zero; neither data nor a prior
+    centred on zero moves them from there. Leaves are named by place: `1.head.weight`.
+    """
+
+    architecture: Tensor
+    """Which of the networks this member runs."""
+
+    def __init__(self, sources: tuple[NetworkSource, ...], member: int = 0) -> None:
+        place = member % len(sources)
+        used = _fresh_network(sources[place])  # made first, it is what the member's seed makes of it alone
+        super().__init__(used if i == place else _fresh_network(source) for i, source in enumerate(sources))
+        self.register_buffer("architecture", torch.tensor(place))
+        kept = {id(parameter) for parameter in used.parameters()}
+        with torch.no_grad():
+            for parameter in self.parameters():
+                if parameter.requires_grad and id(parameter) not in kept:
+                    parameter.zero_()
+
+    def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
+        """Run this member's network alone."""
+        return self[int(self.architecture)](*inputs, **named_inputs)
+
+
+def checked_source(model: Any) -> NetworkSource | tuple[NetworkSource, ...]:
+    """What networks are made from: one source, or a tuple of several; or what is wrong with it."""
+    sources = tuple(model) if isinstance(model, list | tuple) else (model,)
+    if not sources:
+        raise ModelError("the list of models is empty; at least one network or factory is needed")
+    for source in sources:
+        if not (isinstance(source, nn.Module) or callable(source)):
+            inside = " in the list" if isinstance(model, list | tuple) else ""
+            raise ModelError(
+                "model must be an nn.Module, a factory of one, or a list of these for several architectures, "
+                f"got {type(source).__name__}{inside}"
+            )
+    return sources[0] if len(sources) == 1 else sources
+
+
+def fresh_module(source: ModelSource, member: int = 0) -> nn.Module:
+    """Make a newly initialised network; its random numbers come from torch's global generator.
+
+    Of several architectures, `member` says whose network it is to be: see `Alternatives`.
+    """
+    checked = checked_source(source)
+    return Alternatives(checked, member) if isinstance(checked, tuple) else _fresh_network(checked)
+
+
+def _fresh_network(source: NetworkSource) -> nn.Module:
+    module = _reinitialised(source) if isinstance(source, nn.Module) else source()
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
+    _refuse_lazy(module)
+    return module
+
+
+def check_factory(source: ModelSource) -> None:
+    """Refuse a factory that hands out one and the same network again and again."""
+    for one in source if isinstance(source, list | tuple) else (source,):
+        if not isinstance(one, nn.Module) and one() is one():
+            raise ModelError(
+                "the model factory returns the same module each time, so all members would be one network; "
+                "build a new module in it, or pass the module itself to have it re-initialised"
+            )
+
+
+def check_trainable(module: nn.Module) -> None:
+    """Refuse a network with nothing to train, and architectures of different number types."""
+    for network in module if isinstance(module, Alternatives) else [module]:
+        if not any(parameter.requires_grad for parameter in network.parameters()):
+            raise ModelError(f"{type(network).__name__} has no trainable parameters")
+    types = {str(parameter.dtype) for parameter in module.parameters() if parameter.is_floating_point()}
+    if isinstance(module, Alternatives) and len(types) > 1:
+        raise ModelError(f"all architectures must have the same number type, got {' and '.join(sorted(types))}")
+
+
+def dropout_layers(module: nn.Module) -> list[nn.Module]:
+    """The layers of a network that drop something."""
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
+    return [layer for layer in layers if layer.p > 0]
+
+
+@contextmanager
+def dropout_on(module: nn.Module) -> Iterator[None]:
+    """Let dropout layers act in a network that is not in training."""
+    layers = dropout_layers(module)
+    try:
+        for layer in layers:
+            layer.train(True)
+        yield
+    finally:
+        for layer in layers:
+            layer.train(False)
+
+
+def called(module: nn.Module, place: int) -> str:
+    """What a network is called in messages: by its place, if there are several architectures."""
+    return (
+        f"architecture {place} ({type(module[place]).__name__})" if isinstance(module, Alternatives) else "the network"
+    )
+
+
+def _reinitialised(original: nn.Module) -> nn.Module:
+    """Copy a network and reset every layer, children before parents; name what nothing resets.
+
+    Trainable parameters are set to NaN first, so whatever no `reset_parameters` reaches shows. Frozen parameters
+    keep their values, and a layer in which everything is frozen keeps its statistics too.
+    """
+    _refuse_lazy(original)
+    module = copy.deepcopy(original)
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
+    with torch.no_grad():
+        for parameter in trained.values():
+            parameter.fill_(torch.nan)
+        for layer in reversed(list(module.modules())):
+            # nn.MultiheadAttention and nn.Transformer spell it with an underscore.
+            reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
+            own = list(layer.parameters())
+            if callable(reset) and (not own or any(p.requires_grad for p in own)):
+                reset()
+        for parameter, value in frozen:
+            parameter.copy_(value)
+    untouched = [name for name, parameter in trained.items() if parameter.isnan().any()]
+    if untouched:
+        raise ModelError(
+            f"nothing re-initialises the parameter {untouched[0]!r} of {type(original).__name__}, so all members "
+            "would share it; pass a factory such as `lambda: MyNet()`, or give its module a reset_parameters method"
+        )
+    return module
+
+
+def _refuse_lazy(module: nn.Module) -> None:
+    for name, leaf in [*module.named_parameters(), *module.named_buffers()]:
+        if isinstance(leaf, UninitializedParameter | UninitializedBuffer):
+            raise ModelError(f"{name!r} is lazy and has no shape yet; run one batch through the network before")

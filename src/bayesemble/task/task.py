@@ -1,0 +1,320 @@
+"""What is inferred: a network, how its outputs are read, and what is believed of its parameters beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesemble.core import offload, seeds
+from bayesemble.core.errors import BayesembleError, DataError, ModelError, SettingError
+from bayesemble.core.members import Members
+from bayesemble.core.types import Inputs, Leaves, tensors_of
+from bayesemble.predictive import Predictive
+from bayesemble.task.likelihoods import Likelihood
+from bayesemble.task.network_ends import Ends, find_ends
+from bayesemble.task.networks import (
+    ModelSource,
+    called,
+    check_factory,
+    check_trainable,
+    checked_source,
+    dropout_on,
+    fresh_module,
+)
+from bayesemble.task.priors import NormalPrior, Prior, Shapes
+from bayesemble.task.select import Wish, select
+
+_BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
+OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A network, a likelihood and a prior: together the posterior that a method places members in.
+
+    log p(w | data) = ( N * mean log p(y|f(x; w)) + log p(w) ) / temperature + constant
+    """
+
+    model: ModelSource
+    """A factory of networks, or a network, which is re-initialised for each member; or a list of such, one for each
+    architecture, which members take in turn. Then a leaf is called `1.head.weight` by the place of its architecture,
+    also in the name patterns of a prior, and every member takes the memory of all: see `Alternatives`."""
+    likelihood: Likelihood
+    prior: Prior | None = NormalPrior()
+    """None is a flat prior: maximum likelihood."""
+    temperature: float = 1.0
+    """Below 1: a cold posterior, sharper than Bayes' rule gives."""
+    output: str | Callable[[Any], Tensor] | None = None
+    """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
+    num_data: int | None = None
+    """Number of rows that the likelihood stands for; by default those of the training data."""
+    num_rows: int | None = None
+    """Number of rows of the training data; found out by `bind`."""
+    output_shape: tuple[int, ...] | None = None
+    """Shape of the outputs of one row; found out by `bind`."""
+    stochastic: bool = False
+    """Whether training draws random numbers inside the network, as dropout does; found out by `bind`."""
+    example: Inputs | None = None
+    """A few rows of the training inputs; kept by `bind`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", checked_source(self.model))
+        if not isinstance(self.likelihood, Likelihood):
+            raise SettingError(f"likelihood must be one such as be.Categorical(), got {self.likelihood!r}")
+        if not (self.prior is None or isinstance(self.prior, Prior)):
+            raise SettingError(f"prior must be one such as be.NormalPrior(), or None, got {self.prior!r}")
+        if not (self.output is None or isinstance(self.output, str) or callable(self.output)):
+            raise SettingError(f"output must be the name of an attribute or key, or a function, got {self.output!r}")
+        if not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise SettingError(f"temperature must be a positive number, got {self.temperature}")
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The network whose code is run; the leaves of members are put into it for each call."""
+        with seeds.scoped(0):
+            check_factory(self.model)
+            module = fresh_module(self.model)
+        if any(name.startswith(OF_LIKELIHOOD) for name, _ in module.named_parameters()):
+            raise ModelError("the network has a part called 'likelihood', a name kept for the likelihood; rename it")
+        check_trainable(module)
+        return module
+
+    @property
+    def num_architectures(self) -> int:
+        """How many different networks members have."""
+        return len(self.model) if isinstance(self.model, tuple) else 1
+
+    @property
+    def mixed(self) -> bool:
+        """Whether members have different architectures."""
+        return self.num_architectures > 1
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        """The number type of the network, which inputs are converted to."""
+        return next(p.dtype for p in self.module.parameters() if p.is_floating_point())
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """Shapes of the parameters that the prior speaks of."""
+        return {name: tuple(p.shape) for name, p in self.module.named_parameters() if p.requires_grad}
+
+    @cached_property
+    def ends(self) -> Ends | None:
+        """The input and output layers, seen on the rows that `bind` kept; None before, and of several architectures."""
+        if self.example is None or self.mixed:
+            return None
+        buffers = self.new_member(seed=0)[1]
+        return find_ends(self.module, self.example, lambda leaves: self.forward(leaves, buffers | leaves, self.example))
+
+    def select(self, wish: Wish) -> list[str]:
+        """Names of the trained parameters that are meant: see `select`. The network is run if that takes its ends."""
+        named = isinstance(wish, str) and any(word in wish for word in ("output", "input"))
+        return select(self.module, wish, self.ends if named else None)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """How many numbers of one network are trained."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @cached_property
+    def scales(self) -> dict[str, float]:
+        """The prior's scale of each parameter."""
+        return {} if self.prior is None else self.prior.scales(self.shapes)
+
+    def bind(self, num_rows: int, inputs: Inputs) -> Task:
+        """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on.
+
+        `num_rows` is how many rows there are in all.
+        """
+        found = [self._try(place, inputs) for place in range(self.num_architectures)]
+        shape = found[0][0]
+        for place, (other, _) in enumerate(found):
+            if other != shape:
+                raise ModelError(
+                    f"all architectures must give outputs of the same shape; for each row {called(self.module, 0)} "
+                    f"gives {shape}, {called(self.module, place)} gives {other}"
+                )
+        bound = replace(
+            self,
+            num_data=num_rows if self.num_data is None else self.num_data,
+            num_rows=num_rows,
+            output_shape=shape,
+            stochastic=any(stochastic for _, stochastic in found),
+            example=inputs,
+        )
+        bound.__dict__["module"] = self.module
+        return bound
+
+    def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
+        """Initialise one network: its parameters, and its buffers with the frozen parameters among them.
+
+        `index` is the place of the member, which its architecture depends on if there are several.
+        """
+        with seeds.scoped(seed):
+            module = fresh_module(self.model, index)
+        named = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+        params = {name: leaf for name, leaf in named.items() if name in trained}
+        buffers = {name: leaf for name, leaf in named.items() if name not in trained}
+        buffers |= {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
+        if self.output_shape is not None:
+            for name, leaf in self.likelihood.leaves(self.output_shape).items():
+                params[OF_LIKELIHOOD + name] = leaf.to(self.dtype)
+        return params, buffers
+
+    def new_members(self, num_members: int, seed: int) -> Members:
+        """Initialise networks independently, each from its own seed; frozen parameters that are equal are shared.
+
+        Of several architectures each must get a member; a single member is fine too, and has the first.
+        """
+        if 1 < num_members < self.num_architectures:
+            num = f"{num_members} members for {self.num_architectures} architectures"
+            raise SettingError(f"{num} leave some without one; raise num_members, or give fewer models")
+
+        def draw(index: int) -> tuple[Leaves, Leaves]:
+            return self.new_member(seeds.child(seed, "member", index, "start"), index)
+
+        # In memory all networks are there at once; those that go to disk are drawn anew instead of being kept.
+        drawn = draw if offload.new_leaves_on_disk() else cache(draw)
+        first = drawn(0)[1]
+        share = {name for name, _ in self.module.named_parameters() if name in first}
+        for index in range(1, num_members if share else 0):
+            buffers = drawn(index)[1]
+            share = {name for name in share if torch.equal(buffers[name], first[name])}
+        return Members.gather(drawn, num_members, frozenset(share))
+
+    def forward(
+        self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False, dropout: bool = False
+    ) -> Tensor:
+        """Outputs of one member, `(batch, ...)`; in training, its buffers are updated in place.
+
+        With `dropout`, dropout layers act outside of training too.
+        """
+        module = self.module
+        if module.training != training:
+            module.train(training)
+        with dropout_on(module) if dropout else nullcontext():
+            result = self._run(params, buffers, inputs, training)
+        return self._pick_output(result)
+
+    def _run(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool) -> Any:
+        module = self.module
+        leaves = self._network_leaves(params) | buffers
+        if isinstance(inputs, dict):
+            result = functional_call(module, leaves, (), inputs)
+        else:
+            result = functional_call(module, leaves, inputs if isinstance(inputs, tuple) else (inputs,))
+        if training:
+            for name, buffer in buffers.items():
+                if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
+                    buffer.copy_(leaves[name])
+        return result
+
+    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+        """The data term of one member in training: the mean over the batch of log p(y|f)."""
+        return self.log_likelihood(self.forward(params, buffers, inputs, training=True), targets, params)
+
+    def log_likelihood(self, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
+        """The mean over the batch of log p(y|f), for outputs `(batch, ...)` of one member."""
+        return self.likelihood.log_prob(outputs, targets, self.likelihood_leaves(params)).mean()
+
+    def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
+        """Unnormalised log posterior of each member, `(member,)`.
+
+        log_joint = ( N * mean log p(y|f) + log p(w) ) / temperature
+        """
+        log_prior = self.prior.log_prob(self._network_leaves(params), self.scales) if self.prior is not None else 0.0
+        return self.data_factor * mean_log_likelihood + log_prior / self.temperature
+
+    def score(self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None) -> Leaves:
+        """Gradient of `log_joint`, from the gradient of the mean log likelihood, which it overwrites.
+
+        With `center`, the prior is centred there instead of at 0, as anchored ensembles have it.
+        """
+        scores = self.data_score(mean_log_likelihood)
+        self.add_prior_score(scores, params, center)
+        return scores
+
+    def add_prior_score(
+        self, scores: Leaves, params: Leaves, center: Leaves | None = None, factor: float = 1.0
+    ) -> None:
+        """Add the part of `score` that comes from the prior, times a factor, in place."""
+        if self.prior is None:
+            return
+        for name, leaf in self._network_leaves(params).items():
+            # A few members at a time: all at once would need memory for another copy of the leaf.
+            rows = max(_BLOCK // max(leaf[:1].numel(), 1), 1)
+            parts = [whole.split(rows) for whole in (scores[name], leaf, *([center[name]] if center else []))]
+            for score, own, *middle in zip(*parts, strict=True):
+                shifted = own - middle[0] if middle else own
+                score.add_(self.prior.score({name: shifted}, self.scales)[name], alpha=factor / self.temperature)
+
+    def data_score(self, mean_log_likelihood: Leaves) -> Leaves:
+        """The part of `score` that comes from the data: N / temperature times the gradient, in place."""
+        return {name: gradient.mul_(self.data_factor) for name, gradient in mean_log_likelihood.items()}
+
+    @property
+    def data_factor(self) -> float:
+        """What the mean log likelihood counts for in the log joint: N / temperature."""
+        return self._num_data() / self.temperature
+
+    def predictive(self, outputs: Tensor, members: Members) -> Predictive:
+        """Read the outputs of all members `(member, row, ...)` as a predictive distribution."""
+        return self.likelihood.predictive(outputs, self.likelihood_leaves(members.params), members.weights)
+
+    def _try(self, place: int, inputs: Inputs) -> tuple[tuple[int, ...], bool]:
+        """Run one architecture on a few rows: the shape of the outputs of a row, and whether training is random."""
+        name, (params, buffers) = called(self.module, place), self.new_member(seed=0, index=place)
+        shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+        with torch.no_grad(), seeds.scoped(0):
+            try:
+                outputs = self.forward(params, buffers, inputs)
+                before = torch.get_rng_state()
+                self.forward(params, buffers, inputs, training=True)
+            except BayesembleError:
+                raise
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
+                hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
+                raise DataError(f"{name} cannot run on inputs of shape {shapes}: {error}{hint}") from error
+            stochastic = not torch.equal(before, torch.get_rng_state())
+        rows = shapes[0][0]
+        if outputs.dim() == 0 or outputs.shape[0] != rows:
+            raise DataError(f"{name} must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
+        return tuple(outputs.shape[1:]), stochastic
+
+    def _num_data(self) -> int:
+        if self.num_data is None:
+            raise SettingError("the number of training rows is not known yet; fit finds it, or pass Task(num_data=...)")
+        return self.num_data
+
+    @staticmethod
+    def _network_leaves(params: Leaves) -> Leaves:
+        return {name: leaf for name, leaf in params.items() if not name.startswith(OF_LIKELIHOOD)}
+
+    @staticmethod
+    def likelihood_leaves(params: Leaves) -> Leaves:
+        """The leaves that belong to the likelihood, not the network, by their own names."""
+        names = [name for name in params if name.startswith(OF_LIKELIHOOD)]
+        return {name.removeprefix(OF_LIKELIHOOD): params[name] for name in names}
+
+    def _pick_output(self, result: Any) -> Tensor:
+        if callable(self.output):
+            result = self.output(result)
+        elif isinstance(self.output, str):
+            result = result[self.output] if isinstance(result, dict) else getattr(result, self.output)
+        if not isinstance(result, Tensor):
+            raise ModelError(
+                f"the network returned {type(result).__name__}, not a tensor; "
+                'say where the tensor is, for example Task(..., output="logits")'
+            )
+        return result

@@ -1,0 +1,1 @@
+"""From data to a fitted ensemble, and to disk and back."""

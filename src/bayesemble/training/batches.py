@@ -1,0 +1,246 @@
+"""Data in: whatever the user has becomes a source of batches, checked before any training.
+
+Arrays and tensors are batched by index, without the overhead of a `DataLoader`. A source may hold rows per member,
+`(member, row, ...)`, so that every member trains on data of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+
+from bayesemble.core import seeds
+from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, check_rows
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
+from bayesemble.task.task import Task
+
+
+@dataclass(frozen=True, eq=False)
+class PerMember:
+    """Data of which every member has its own: inputs `(member, row, ...)`, targets `(member, row, ...)`.
+
+    For cross-validation, say, member i gets the training part of fold i.
+    """
+
+    inputs: Any
+    targets: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """Rows in memory, taken by index."""
+
+    inputs: Inputs
+    targets: Tensor
+    per_member: bool = False
+
+    @property
+    def num_data(self) -> int:
+        """How many rows each member sees."""
+        return tensors_of(self.inputs)[0].shape[1 if self.per_member else 0]
+
+    def example(self, num: int = 4) -> Inputs:
+        """The first few inputs, as one member sees them."""
+        return map_tensors(lambda leaf: (leaf[0] if self.per_member else leaf)[:num], self.inputs)
+
+    def steps(self, batch_size: int | None) -> int:
+        """Batches per epoch."""
+        return len(_bounds(self.num_data, batch_size))
+
+    def checked(self, task: Task, training: bool) -> ArraySource:
+        """Targets as the likelihood wants them; refuse those that it cannot use."""
+        flat = self.targets.flatten(0, 1) if self.per_member else self.targets
+        targets = task.likelihood.check_targets(flat, task.output_shape or ())
+        if training:
+            task.likelihood.check_training_targets(targets)
+        shape = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
+        return replace(self, targets=targets.reshape(shape))
+
+    def check_members(self, num_members: int) -> None:
+        """Refuse data per member that is not that of so many members."""
+        if self.per_member:
+            check_member_count(self.inputs, num_members)
+
+    def to(self, device: torch.device) -> ArraySource:
+        """Move all rows to a device."""
+        return replace(
+            self,
+            inputs=map_tensors(lambda leaf: leaf.to(device), self.inputs),
+            targets=self.targets.to(device),
+        )
+
+    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
+        """All rows in a random order that depends only on seed and epoch.
+
+        With `rows` `(member, row)`, member i sees the rows that `rows[i]` names, as a bootstrap wants it.
+        """
+        order = torch.randperm(self.num_data, generator=seeds.generator(seed, "shuffle", epoch))
+        for start, stop in _bounds(self.num_data, batch_size):
+            chosen = order[start:stop] if rows is None else rows[:, order[start:stop]]
+            yield self._take(chosen)
+
+    def in_order(self, batch_size: int | None) -> Iterator[Batch]:
+        """All rows as they stand."""
+        for start, stop in _bounds(self.num_data, batch_size):
+            yield self._take(torch.arange(start, stop))
+
+    def _take(self, rows: Tensor) -> Batch:
+        if self.per_member:
+            if rows.dim() == 2:
+                raise SettingError("data per member cannot be resampled per member as well; turn bootstrap off")
+            return Batch(map_tensors(lambda leaf: leaf[:, rows], self.inputs), self.targets[:, rows], rows, True, True)
+        own = rows.dim() == 2
+        return Batch(map_tensors(lambda leaf: leaf[rows], self.inputs), self.targets[rows], rows, own, own)
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderSource:
+    """Rows from a `DataLoader` that yields `(inputs, targets)`."""
+
+    loader: DataLoader[Any]
+    dtype: torch.dtype
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    task: Task | None = None
+
+    @property
+    def num_data(self) -> int:
+        """How many rows an epoch has."""
+        try:
+            count = len(self.loader.sampler)  # type: ignore[arg-type]
+            return len(self.loader) * (self.loader.batch_size or 1) if self.loader.drop_last else count
+        except TypeError as error:
+            raise DataError("a DataLoader needs a length to train on; give its sampler a __len__") from error
+
+    def example(self, num: int = 4) -> Inputs:
+        """The first few inputs."""
+        with seeds.scoped(0):
+            batch = self._batch(next(iter(self.loader)))
+        return map_tensors(lambda leaf: leaf[:num], batch.inputs)
+
+    def steps(self, batch_size: int | None) -> int:
+        """Batches per epoch."""
+        sampler = self.loader.batch_sampler
+        if batch_size is not None and not isinstance(sampler, _Batches) and batch_size != self.loader.batch_size:
+            raise SettingError(
+                f"the DataLoader has batches of {self.loader.batch_size}, batch_size={batch_size} cannot be honoured; "
+                "leave batch_size out"
+            )
+        return len(self.loader)
+
+    def checked(self, task: Task, training: bool) -> LoaderSource:
+        """Check the targets of every batch as it comes."""
+        return replace(self, task=task)
+
+    def check_members(self, num_members: int) -> None:
+        """A loader's rows are seen by all members."""
+
+    def to(self, device: torch.device) -> LoaderSource:
+        """Move batches to a device as they come."""
+        return replace(self, device=device)
+
+    def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
+        """The loader's batches; its shuffling and augmentation are seeded by seed and epoch."""
+        if rows is not None:
+            raise SettingError(
+                "bootstrap needs rows that can be taken by index: pass arrays, tensors or a TensorDataset"
+            )
+        with seeds.scoped(seeds.child(seed, "shuffle", epoch)):
+            for item in self.loader:
+                yield self._batch(item)
+
+    def in_order(self, batch_size: int | None) -> Iterator[Batch]:
+        """The loader's batches."""
+        with seeds.scoped(0):
+            for item in self.loader:
+                yield self._batch(item)
+
+    def check_resumable(self) -> None:
+        """Refuse a loader whose order cannot be repeated from the middle of a run."""
+        sampler = getattr(self.loader, "sampler", None)
+        if self.loader.generator is not None or getattr(sampler, "generator", None) is not None:
+            raise SettingError(
+                "a DataLoader with a generator of its own cannot be resumed exactly; make it without one: "
+                "its order then derives from the seed of fit"
+            )
+
+    def _batch(self, item: Any) -> Batch:
+        if not (isinstance(item, list | tuple) and len(item) == 2):
+            raise DataError(f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}")
+        inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", self.dtype)
+        check_rows(inputs, targets)
+        if self.task is not None:
+            targets = self.task.likelihood.check_targets(targets, self.task.output_shape or ())
+        return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
+
+
+@dataclass(frozen=True)
+class _Batches(Sampler[list[int]]):
+    """Row numbers of batches as arrays have them; the order derives from torch's global random state."""
+
+    num_rows: int
+    size: int | None
+    shuffle: bool
+
+    def __len__(self) -> int:
+        return len(_bounds(self.num_rows, self.size))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(self.num_rows) if self.shuffle else torch.arange(self.num_rows)
+        for start, stop in _bounds(self.num_rows, self.size):
+            yield order[start:stop].tolist()
+
+
+Source = ArraySource | LoaderSource
+
+
+def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuffle: bool = True) -> Source:
+    """Turn `(x, y)`, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches.
+
+    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of.
+    """
+    if isinstance(data, ArraySource | LoaderSource):
+        return data
+    if isinstance(data, PerMember):
+        return _array_source(data.inputs, data.targets, dtype, per_member=True)
+    if isinstance(data, IterableDataset) or (
+        isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset)
+    ):
+        raise DataError("a stream of unknown order cannot be trained on repeatably; use a Dataset with __getitem__")
+    if isinstance(data, DataLoader):
+        return LoaderSource(data, dtype)
+    if isinstance(data, TensorDataset):
+        *inputs, targets = data.tensors
+        return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), targets, dtype)
+    if isinstance(data, Dataset):
+        num_rows = len(data)  # type: ignore[arg-type]
+        if not num_rows:
+            raise DataError("the data has no rows; at least one is needed")
+        return LoaderSource(DataLoader(data, batch_sampler=_Batches(num_rows, batch_size, shuffle)), dtype)
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return _array_source(data[0], data[1], dtype)
+    raise DataError(
+        f"data must be a pair (x, y), a Dataset, a DataLoader or be.PerMember(x, y), got {type(data).__name__}"
+    )
+
+
+def _array_source(inputs: Any, targets: Any, dtype: torch.dtype, per_member: bool = False) -> ArraySource:
+    if targets is None:
+        raise DataError("the data has no targets; a pair (inputs, targets) was needed")
+    tensors, values = as_inputs(inputs, dtype), as_tensor(targets, "targets", dtype)
+    check_rows(tensors, values, per_member)
+    return ArraySource(tensors, values, per_member)
+
+
+def _bounds(num_rows: int, batch_size: int | None) -> list[tuple[int, int]]:
+    """Where batches start and stop. A last row alone joins the batch before it: batch norm needs two."""
+    size = batch_size or num_rows
+    starts = list(range(0, num_rows, size))
+    if size > 1 and len(starts) > 1 and num_rows - starts[-1] == 1:
+        starts.pop()
+    return list(zip(starts, [*starts[1:], num_rows], strict=True))

@@ -1,0 +1,203 @@
+"""Run folders: written so that a run killed at any moment can be loaded and resumed.
+
+    RUN/checkpoint-000012/manifest.json        sizes and sha256 of the three files below
+                         /run.json             task, method, settings, seeds, versions, progress
+                         /state.safetensors    every tensor of the state
+                         /history.jsonl        one row per epoch
+
+A checkpoint is written into a temporary folder, flushed to disk, and appears under its name by one rename; older
+ones go only after that. Nothing in it is executable and no path in it is followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from bayesemble.core.errors import CheckpointError
+from bayesemble.core.members import Members, State
+
+RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.jsonl", "manifest.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+_TEMPORARY = ".writing-"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a run folder holds."""
+
+    run: dict[str, Any]
+    state: State
+    history: list[Row]
+    best: State | None = None
+
+    @property
+    def kept(self) -> Checkpoint:
+        """The same with the state that `fit` returned, or would have: the best, if that was asked for."""
+        return replace(self, state=self.best or self.state)
+
+
+def exists(folder: str | Path) -> bool:
+    """Whether there is a finished checkpoint in the folder."""
+    return _newest(Path(folder)) is not None
+
+
+def tidy(folder: str | Path) -> None:
+    """Remove what a killed run may have left: half-written checkpoints, and finished ones that are not the newest."""
+    root = Path(folder)
+    for leftover in [*root.glob(f"{_TEMPORARY}*"), *_all(root)[:-1]]:
+        shutil.rmtree(leftover)
+
+
+def write(folder: str | Path, checkpoint: Checkpoint) -> None:
+    """Add a checkpoint to a run folder; on return it is on disk and the older ones are gone."""
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    tidy(root)
+    newest = _newest(root)
+    number = 1 if newest is None else _number(newest) + 1
+    temporary = root / f"{_TEMPORARY}{number:06d}"
+    temporary.mkdir()
+    _write_files(temporary, checkpoint)
+    temporary.rename(root / f"checkpoint-{number:06d}")
+    _flush(root)
+    tidy(root)
+
+
+def read(folder: str | Path) -> Checkpoint:
+    """Read the newest checkpoint of a run folder; name the file that is missing, damaged or foreign."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise CheckpointError(f"{root} is not a folder; pass the folder given to fit(checkpoint=...) or save(...)")
+    place = _newest(root) or (root if (root / MANIFEST).is_file() else None)
+    if place is None:
+        found = ", ".join(sorted(path.name for path in root.iterdir())[:5]) or "nothing"
+        raise CheckpointError(f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}")
+    _verify(place)
+    run = _parse(place / RUN, (place / RUN).read_text(encoding="utf-8"))
+    lines = (place / HISTORY).read_text(encoding="utf-8").splitlines()
+    history = [_parse(place / HISTORY, line) for line in lines]
+    try:
+        tensors = load_file(place / TENSORS)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{place / TENSORS} cannot be read: {error}") from error
+    shared = run.get("shared")
+    if not (isinstance(shared, list) and all(isinstance(name, str) for name in shared)):
+        raise CheckpointError(f"{place / RUN} is not of this library: it lacks the list of shared leaves")
+    state = _unflatten(tensors, "state", frozenset(shared), place / TENSORS)
+    best = _unflatten(tensors, "best", frozenset(shared), place / TENSORS) if "best/weights" in tensors else None
+    return Checkpoint(run, state, history, best)
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+    run = checkpoint.run | {"shared": sorted(checkpoint.state.members.shared)}
+    (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
+    (folder / HISTORY).write_text("".join(json.dumps(row) + "\n" for row in checkpoint.history), encoding="utf-8")
+    tensors = _flatten(checkpoint.state, "state") | (_flatten(checkpoint.best, "best") if checkpoint.best else {})
+    save_file(tensors, folder / TENSORS)
+    os.chmod(folder / TENSORS, (folder / RUN).stat().st_mode)  # save_file ignores the umask
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
+    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
+    for name in (*_FILES, MANIFEST):
+        _flush(folder / name)
+    _flush(folder)
+
+
+_FILES = (RUN, TENSORS, HISTORY)
+
+
+def _verify(place: Path) -> None:
+    path = place / MANIFEST
+    if not path.is_file():
+        raise CheckpointError(f"{path} is missing: the checkpoint is incomplete or not of this library")
+    manifest = _parse(path, path.read_bytes().decode("utf-8", errors="replace"))
+    if manifest.get("format") != 1:
+        raise CheckpointError(f"{path} has format {manifest.get('format')!r}; this version of the library reads 1")
+    for name in _FILES:
+        expected = manifest.get("files", {})
+        expected = expected.get(name) if isinstance(expected, dict) else None
+        if not isinstance(expected, dict):
+            raise CheckpointError(f"{path} is damaged: it says nothing of {name}")
+        file = place / name
+        if file.is_symlink() or not file.is_file():
+            raise CheckpointError(f"{file} is missing; restore it from where the run was made")
+        if file.stat().st_size != expected.get("size"):
+            raise CheckpointError(
+                f"{file} is damaged: {expected.get('size')} bytes expected, {file.stat().st_size} found"
+            )
+        if _sha256(file) != expected.get("sha256"):
+            raise CheckpointError(f"{file} is damaged: its contents are not those that were written")
+
+
+def _flatten(state: State, prefix: str) -> dict[str, Tensor]:
+    groups = {"params": state.members.params, "buffers": state.members.buffers}
+    groups |= {f"slots/{slot}": leaves for slot, leaves in state.slots.items()}
+    flat = {f"{prefix}/{group}/{name}": leaf for group, leaves in groups.items() for name, leaf in leaves.items()}
+    flat[f"{prefix}/weights"] = state.members.weights
+    return {name: leaf.detach().cpu().contiguous() for name, leaf in flat.items()}
+
+
+def _unflatten(tensors: dict[str, Tensor], prefix: str, shared: frozenset[str], path: Path) -> State:
+    params: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
+    slots: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        match key.split("/", 3):
+            case [root, "params", *name] if root == prefix:
+                params["/".join(name)] = tensor
+            case [root, "buffers", *name] if root == prefix:
+                buffers["/".join(name)] = tensor
+            case [root, "slots", slot, name] if root == prefix:
+                slots.setdefault(slot, {})[name] = tensor
+    if not params or f"{prefix}/weights" not in tensors:
+        raise CheckpointError(f"{path} is not of this library: it holds no members")
+    return State(Members(params, buffers, tensors[f"{prefix}/weights"], shared), slots)
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged: not valid JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} is damaged: a JSON object was expected, got {type(value).__name__}")
+    return value
+
+
+def _all(root: Path) -> list[Path]:
+    places = [path for path in root.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(places, key=_number)
+
+
+def _newest(root: Path) -> Path | None:
+    places = _all(root)
+    return places[-1] if places else None
+
+
+def _number(place: Path) -> int:
+    return int(place.name.removeprefix("checkpoint-"))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

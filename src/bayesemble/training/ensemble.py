@@ -1,0 +1,285 @@
+"""The fitted thing: it predicts, is evaluated, is saved and loaded."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from bayesemble.core import seeds, settings
+from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
+from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import require
+from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
+from bayesemble.execute.choose import EXECUTORS, describe, for_draws
+from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.schedules import SCHEDULES
+from bayesemble.methods import METHODS, Method, method_class
+from bayesemble.methods.base import Reader, drawn_slots, keeps_dropout
+from bayesemble.metrics.summary import Summary
+from bayesemble.predictive import Predictive
+from bayesemble.predictive.base import facts_table
+from bayesemble.task.likelihoods import LIKELIHOODS
+from bayesemble.task.networks import ModelSource
+from bayesemble.task.priors import PRIORS
+from bayesemble.task.task import OF_LIKELIHOOD, Task
+from bayesemble.training import checkpoint as checkpoints
+from bayesemble.training import recording
+from bayesemble.training.batches import PerMember, as_source
+from bayesemble.training.checkpoint import Checkpoint, Row
+from bayesemble.training.draws import Draws
+from bayesemble.training.recording import Recording
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ensemble:
+    """A task, a method and the state it reached."""
+
+    task: Task
+    method: Method
+    state: State
+    executor: Executor
+    seed: int = 0
+    history: list[Row] = field(default_factory=list)
+    """One row per epoch."""
+    execution: str = ""
+    """Why this executor was taken."""
+    recording: Recording | None = None
+    """The members along training, if `fit(record=...)` kept them."""
+
+    @property
+    def num_members(self) -> int:
+        """Number of independently started members."""
+        return self.state.members.num_members
+
+    def draw(self, num: int | None = None, seed: int = 0) -> Members:
+        """Networks to average over: as many as wished, or (None) as many as suit the method."""
+        return self.method.draw(self.state, num, seeds.generator(seed, "draw"))
+
+    def draws(self, num: int | None = None, seed: int = 0) -> Draws:
+        """The same networks as those of `draw`, a few at a time."""
+        return Draws(self.method, self.state, num, seed)
+
+    def predict(
+        self,
+        inputs: Any,
+        *,
+        num_draws: int | None = None,
+        batch_size: int = 1024,
+        keep_members: bool = True,
+        seed: int = 0,
+    ) -> Predictive:
+        """Predict rows in batches.
+
+        Args:
+            inputs: Arrays or tensors, rows first; a tuple or dict of them; or `PerMember(inputs)`.
+            num_draws: How many networks to draw; None lets the method say.
+            batch_size: Rows at a time.
+            keep_members: If False, forget the members' own outputs batch by batch: for very large data.
+            seed: Seed of the draws.
+        """
+        require(batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
+        per_member = isinstance(inputs, PerMember)
+        tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
+        check_rows(tensors, None, per_member)
+        draws = self.draws(num_draws, seed)
+        if per_member and not draws.made:
+            check_member_count(tensors, next(iter(draws)).num_members)
+        predictions = []
+        for part in _split_rows(tensors, batch_size, axis=1 if per_member else 0):
+            prediction = self.predict_batch(part, per_member, draws)
+            predictions.append(prediction if keep_members else prediction.reduce())
+        return type(predictions[0]).concat(predictions)
+
+    def predictions(self, data: Any, *, batch_size: int = 1024) -> Iterator[tuple[Predictive, Tensor]]:
+        """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
+        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
+        draws = self.draws()
+        for batch in source.in_order(batch_size):
+            if batch.inputs_per_member:
+                raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
+            yield self.predict_batch(batch.inputs, False, draws), batch.targets.cpu()
+
+    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
+        """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
+        summary = Summary(foreign=ood is not None)
+        for predictive, targets in self.predictions(data, batch_size=batch_size):
+            summary.update(predictive, targets)
+        if ood is not None:
+            summary.update_foreign(self.predict(ood, batch_size=batch_size, keep_members=False))
+        return summary.compute()
+
+    def reweight(self, weights: Any) -> Ensemble:
+        """The same members under other weights, normalised to sum to one: see `bayesemble.weighting`."""
+        members = self.state.members
+        return replace(self, state=replace(self.state, members=members.reweight(weights)))
+
+    def keep(self, indices: Sequence[int]) -> Ensemble:
+        """An ensemble of some of the members, equally weighted. It predicts, but cannot be trained further."""
+        state, places, own = self.state, torch.as_tensor(list(indices)), drawn_slots(self.method)
+        slots = {
+            slot: {name: leaf[places] for name, leaf in leaves.items()} if slot in own else leaves
+            for slot, leaves in state.slots.items()
+        }
+        kept = State(state.members.take(places), slots if own else {})
+        return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)  # type: ignore[type-var]
+
+    def save(self, folder: str | Path) -> None:
+        """Write the ensemble into a folder; `load` brings it back."""
+        checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history))
+        if self.recording is not None:
+            self.recording.copy_to(Path(folder))
+
+    def describe(self) -> dict[str, Any]:
+        """Task, method, settings, seeds and versions, as JSON."""
+        task = self.task
+        return {
+            "library": importlib.metadata.version("bayesemble"),
+            "torch": torch.__version__,
+            "model": type(task.module).__name__,
+            "task": {
+                "likelihood": settings.dump(task.likelihood),
+                "prior": settings.dump(task.prior),
+                "temperature": task.temperature,
+                "output": task.output if isinstance(task.output, str) else None,
+                "num_data": task.num_data,
+                "output_shape": list(task.output_shape or ()),
+                "stochastic": task.stochastic,
+            },
+            "method": settings.dump(self.method),
+            "executor": settings.dump(self.executor),
+            "execution": self.execution,
+            "seed": self.seed,
+        }
+
+    def __repr__(self) -> str:
+        name = type(self.task.module).__name__
+        return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
+
+    def _repr_html_(self) -> str:
+        """A small table for notebooks."""
+        facts = {
+            "members": f"{self.num_members:,}",
+            "network": f"{type(self.task.module).__name__}, {self.task.num_parameters:,} parameters",
+            "likelihood": type(self.task.likelihood).__name__,
+            "prior": "flat" if self.task.prior is None else type(self.task.prior).__name__,
+            "executor": describe(self.executor),
+            "epochs": f"{len(self.history):,}",
+        }
+        if self.history:
+            facts["training"] = f"{sum(row['seconds'] for row in self.history):.1f} s"
+            losses = self.history[-1].get("loss")
+            if losses:
+                facts["last loss of members"] = f"{min(losses):.4g} to {max(losses):.4g}"
+        return facts_table(f"Ensemble: {type(self.method).__name__}", facts)
+
+    def predict_batch(self, inputs: Inputs, per_member: bool, draws: Draws) -> Predictive:
+        """Predict rows in one go, `(row, ...)` or `(member, row, ...)`, with networks drawn before."""
+        if per_member and draws.made:
+            raise DataError(
+                "networks that are drawn share their data; for data of one member use ensemble.keep([i]).predict(x)"
+            )
+        device = self.state.members.weights.device
+        inputs = map_tensors(lambda leaf: leaf.to(device), inputs)
+        executor, outputs, parts, done = self.executor, [], [], 0
+        if draws.made:
+            executor = for_draws(self.executor, self.task, next(iter(draws)), inputs)
+        try:
+            with thread_count(executor):
+                for members in draws:
+                    own = draws.dropout_seeds(done, members.num_members)
+                    outputs.append(executor.outputs(self._member_outputs, members, inputs, per_member, own).cpu())
+                    parts.append(_without_network(members))
+                    done += members.num_members
+        except BayesembleError:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+            raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+        return self.task.predictive(torch.cat(outputs), Members.concat(parts))
+
+    def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
+        if isinstance(self.method, Reader):
+            return self.method.member_outputs(self.state, self.task, params, buffers, inputs)
+        return self.task.forward(params, buffers, inputs, dropout=keeps_dropout(self.method))
+
+
+def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]:
+    """Scores of an ensemble on data, and on the inputs of foreign data: see `Ensemble.evaluate`."""
+    return ensemble.evaluate(data, ood)
+
+
+def load(folder: str | Path, model: ModelSource, *, output: str | Callable[[Any], Tensor] | None = None) -> Ensemble:
+    """Bring back an ensemble from the folder of `Ensemble.save` or of `fit(checkpoint=...)`.
+
+    Args:
+        folder: The run folder.
+        model: The network or factory that was trained; only its code is used.
+        output: As for `Task`, needed again if it was a function.
+    """
+    found = restore(checkpoints.read(folder).kept, model, output, str(folder))
+    return replace(found, recording=recording.find(folder))
+
+
+def restore(
+    found: Checkpoint, model: ModelSource, output: str | Callable[[Any], Tensor] | None, folder: str
+) -> Ensemble:
+    """Make an ensemble of what a checkpoint holds, checking it against the network leaf by leaf."""
+    run = found.run
+    try:
+        saved = run["task"]
+        task = Task(
+            model,
+            settings.parse(saved["likelihood"], LIKELIHOODS),
+            None if saved["prior"] is None else settings.parse(saved["prior"], PRIORS),
+            temperature=saved["temperature"],
+            output=output if output is not None else saved["output"],
+            num_data=saved["num_data"],
+            output_shape=tuple(saved["output_shape"]),
+            stochastic=saved["stochastic"],
+        )
+        method = settings.parse(run["method"], {method_class(name) for name in METHODS}, SCHEDULES.values())
+        executor = settings.parse(run["executor"], EXECUTORS)
+        seed, execution = int(run["seed"]), str(run["execution"])
+    except (KeyError, TypeError, ValueError, AttributeError, SettingError) as error:
+        raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {error!r}") from error
+    _check_leaves(task, found.state.members, folder)
+    return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
+
+
+def _check_leaves(task: Task, members: Members, folder: str) -> None:
+    """Compare names, shapes and number types with the network; name the first leaf that differs."""
+    expected = dict(zip(("parameter", "buffer"), task.new_member(seed=0), strict=True))
+    found = {"parameter": members.params, "buffer": members.buffers}
+    for kind, leaves in expected.items():
+        for name in [*leaves, *(extra for extra in found[kind] if extra not in leaves)]:
+            here, there = found[kind].get(name), leaves.get(name)
+            if here is None or there is None:
+                lacking = "the saved run" if here is None else "the network"
+                raise CheckpointError(f"{kind} {name!r} is not in {lacking}; is {folder} a run of this network?")
+            shape = here.shape if name in members.shared else here.shape[1:]
+            if shape != there.shape or here.dtype != there.dtype:
+                raise CheckpointError(
+                    f"{kind} {name!r} is {tuple(shape)} {here.dtype} in {folder}, "
+                    f"but the network has {tuple(there.shape)} {there.dtype}"
+                )
+
+
+def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
+    """Views of so many rows each, of nested inputs."""
+    leaves, structure = pytree.tree_flatten(inputs)
+    pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
+    return [pytree.tree_unflatten(piece, structure) for piece in pieces]
+
+
+def _without_network(members: Members) -> Members:
+    """The weights, and the leaves of the likelihood, on the CPU: what a prediction needs beside the outputs."""
+    own = {name: leaf.cpu() for name, leaf in members.params.items() if name.startswith(OF_LIKELIHOOD)}
+    return Members(own, {}, members.weights.cpu())

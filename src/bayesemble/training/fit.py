@@ -1,0 +1,374 @@
+"""The one training loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayesemble.core import offload
+from bayesemble.core.errors import CheckpointError, SettingError, TrainingError
+from bayesemble.core.members import State
+from bayesemble.core.offload import Store
+from bayesemble.core.settings import require
+from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.execute.choose import choose, describe, wished
+from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.loop import Loop
+from bayesemble.execute.vmap import Vmap
+from bayesemble.methods import Method
+from bayesemble.methods.base import Finisher, full_batch
+from bayesemble.task.task import Task
+from bayesemble.training import checkpoint as checkpoints
+from bayesemble.training.batches import ArraySource, LoaderSource, Source, as_source
+from bayesemble.training.checkpoint import Checkpoint, Row
+from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.progress import Progress
+from bayesemble.training.recording import FOLDER, Recording
+
+_PROGRESS = {
+    "epoch",
+    "epochs",
+    "batch_size",
+    "best_loss",
+    "best_epoch",
+    "stopped",
+    "finished",
+}  # what a run can be resumed from
+
+OnEpoch = Callable[[State, Row], bool | None]
+
+
+def fit(
+    task: Task,
+    method: Method,
+    data: Any,
+    *,
+    epochs: int,
+    batch_size: int | None = None,
+    validation: Any = None,
+    patience: int | None = None,
+    keep_best: bool = False,
+    seed: int = 0,
+    executor: str | Executor = "auto",
+    device: str | torch.device | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1,
+    resume: bool = False,
+    offload: str | Path | None = None,
+    record: str | None = None,
+    progress: bool = True,
+    on_epoch: OnEpoch | None = None,
+) -> Ensemble:
+    """Train an ensemble.
+
+    Args:
+        task: What is inferred.
+        method: How members are placed.
+        data: `(x, y)` arrays or tensors, a `Dataset`, a `DataLoader`, or `PerMember(x, y)`. Inputs may be tuples
+            or dicts of tensors.
+        epochs: Passes over the data.
+        batch_size: Rows per step; None takes all at once, or what the `DataLoader` gives.
+        validation: Data whose loss, -log p(y|x) under the averaged prediction, is taken after each epoch.
+        patience: Stop after so many epochs without a better validation loss, and return the best state.
+        keep_best: Return the state with the best validation loss instead of the last.
+        seed: All randomness derives from it.
+        executor: "loop", "vmap", an object such as `Vmap(chunk=4)`, or "auto" to time them on the first batch.
+        device: Where to train; None is the CPU.
+        checkpoint: Folder to save the run in.
+        checkpoint_every: Epochs between checkpoints.
+        resume: Go on from the folder's last checkpoint, if there is one.
+        offload: Folder for members that do not fit into memory: parameters, buffers, moments and gradients lie there in
+            memory-mapped files, and the executor, `Loop()` or `Vmap(chunk=...)`, brings in a few members at a time.
+            The numbers are those without it. The ensemble that is returned lies there too: keep the folder as long as
+            it is used, or `save` it. It is no checkpoint, and the next run with the same folder replaces it.
+        record: "epoch" keeps the members at the start and after every epoch, in files of the checkpoint folder (else of
+            a temporary one): `ensemble.recording`.
+        progress: Show a progress bar, if there is a terminal.
+        on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop. The state is the live one:
+            clone what is to be kept.
+    """
+    _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
+    place = torch.device(device or "cpu")
+    if offload is not None:
+        _check_offload(offload, executor, place, checkpoint)
+    source = as_source(data, task.dtype, batch_size)
+    task = task.bind(source.num_data, source.example())
+    source = source.checked(task, training=True).to(place)
+    source.check_members(method.num_members)
+    _check_whole(method, source.steps(batch_size), batch_size)
+    if place.type != "cpu":
+        task.module.to(place)
+    held_out = None
+    if validation is not None:
+        held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(task, training=False)
+        held_out.check_members(method.num_members)
+
+    found = _find_checkpoint(checkpoint, resume)
+    store = None if offload is None else Store(offload)
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place, store)
+    if found is None:
+        run = _start(task, method, source, executor, plan)
+    else:
+        run = _resume(found, task, method, source, executor, plan)
+    if record is not None:
+        run = _with_recording(run, checkpoint)
+    with (
+        thread_count(run.ensemble.executor),
+        Progress(epochs, plan.total_steps, run.epoch * plan.steps, progress) as bar,
+    ):
+        bar.say(f"executor: {describe(run.ensemble.executor)} ({run.ensemble.execution})")
+        rows = method.member_rows(source.num_data, seed)
+        while run.epoch < epochs and not run.stopped:
+            run = _train_epoch(run, source, rows, plan, bar)
+            if run.ensemble.recording is not None:
+                run.ensemble.recording.add(run.epoch, run.ensemble.state.members)
+            run = _validate(run, held_out, patience, keep_best, store)
+            if on_epoch is not None and on_epoch(run.ensemble.state, run.ensemble.history[-1]):
+                run = replace(run, stopped=True)
+            bar.row(run.ensemble.history[-1])
+            done = run.stopped or run.epoch == epochs
+            if checkpoint is not None and (done or run.epoch % checkpoint_every == 0):
+                run.save(checkpoint, plan)
+        if isinstance(method, Finisher) and not run.finished:
+            trained = run.best or run.ensemble.state
+            run = _finish(run, method, source, plan)
+            if checkpoint is not None and run.ensemble.state is not trained:
+                run.save(checkpoint, plan)
+    return replace(run.ensemble, state=_settled(run.best or run.ensemble.state, store))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    epochs: int
+    batch_size: int | None
+    steps: int
+    seed: int
+    device: torch.device
+    store: Store | None = None
+
+    @property
+    def total_steps(self) -> int:
+        return self.epochs * self.steps
+
+    def clock(self, epoch: int, step: int) -> Clock:
+        return Clock(epoch * self.steps + step, self.total_steps, self.seed)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Where training stands between two epochs: all that a checkpoint holds."""
+
+    ensemble: Ensemble
+    epoch: int = 0
+    best: State | None = None
+    best_loss: float = math.inf
+    best_epoch: int = 0
+    stopped: bool = False
+    finished: bool = False
+    """Whether the method has done what it does after training."""
+
+    def save(self, folder: str | Path, plan: _Plan) -> None:
+        progress = {
+            "epoch": self.epoch,
+            "epochs": plan.epochs,
+            "batch_size": plan.batch_size,
+            "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
+            "best_epoch": self.best_epoch,
+            "stopped": self.stopped,
+            "finished": self.finished,
+        }
+        run = self.ensemble.describe() | {"progress": progress}
+        checkpoints.write(folder, Checkpoint(run, self.ensemble.state, self.ensemble.history, self.best))
+
+
+def _check_settings(
+    epochs: int,
+    batch_size: int | None,
+    validation: Any,
+    patience: int | None,
+    keep_best: bool,
+    checkpoint: str | Path | None,
+    checkpoint_every: int,
+    resume: bool,
+) -> None:
+    require(isinstance(epochs, int) and epochs >= 1, f"epochs must be a whole number from 1, got {epochs}")
+    require(
+        batch_size is None or (isinstance(batch_size, int) and batch_size >= 1),
+        f"batch_size must be a whole number from 1, or None for all rows, got {batch_size}",
+    )
+    require(patience is None or patience >= 1, f"patience must be at least one epoch, got {patience}")
+    if validation is None and (patience is not None or keep_best):
+        raise SettingError("patience and keep_best go by the validation loss; pass validation=(x, y)")
+    require(checkpoint_every >= 1, f"checkpoint_every must be at least one epoch, got {checkpoint_every}")
+    if resume and checkpoint is None:
+        raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
+
+
+def _check_whole(method: Method, steps: int, batch_size: int | None) -> None:
+    """Refuse batches to a method that needs the whole data in every step."""
+    if full_batch(method) and steps > 1:
+        raise SettingError(
+            f"{type(method).__name__} uses the whole data in every step, but an epoch has {steps} batches "
+            f"(batch_size={batch_size}); leave batch_size out, and give a DataLoader all rows in one batch"
+        )
+
+
+def _check_offload(
+    folder: str | Path, wish: str | Executor, place: torch.device, checkpoint: str | Path | None
+) -> None:
+    """Refuse what would need all members in memory, or two kinds of files in one folder."""
+    executor = wished(wish)
+    plain = isinstance(executor, Loop) and not executor.channels_last
+    if not (plain or (isinstance(executor, Vmap) and executor.chunk is not None)):
+        raise SettingError(
+            "offload brings in a few members at a time, in plain order: ask for executor=Loop() or Vmap(chunk=...), "
+            f"not {wish!r}"
+        )
+    require(place.type == "cpu", f"offload keeps members in files, which the CPU works on; leave out device={place}")
+    if checkpoint is not None and Path(checkpoint).resolve() == Path(folder).resolve():
+        raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
+
+
+def _settled(state: State, store: Store | None) -> State:
+    """The state on disk, if that is where it belongs, and nothing else beside it."""
+    return state if store is None else state.with_groups(store.settle(state.groups()))
+
+
+def _kept(state: State, store: Store | None) -> State:
+    """A copy that training does not change, in memory or on disk."""
+    return state.clone() if store is None else state.with_groups(store.copy(state.groups(), "best"))
+
+
+def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | None:
+    if folder is None or not checkpoints.exists(folder):
+        return None
+    if not resume:
+        raise CheckpointError(
+            f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
+        )
+    checkpoints.tidy(folder)
+    return checkpoints.read(folder)
+
+
+def _start(task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
+    with offload.new_leaves(plan.store):
+        state = _settled(method.init(task, plan.seed).to(plan.device), plan.store)
+    batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
+
+    def stepper(executor: Executor) -> Callable[[], None]:
+        trial = executor.arrange(state.clone())
+
+        def step() -> None:
+            nonlocal trial
+            trial, _ = method.step(trial, batch, task, executor, plan.clock(0, 0))
+
+        return step
+
+    choice = choose(wish, task, state, batch, stepper)
+    arranged = choice.executor.arrange(state)
+    return _Run(Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason))
+
+
+def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
+    """Keep the members along training: in the run folder, if there is one."""
+    recording = Recording(None if checkpoint is None else Path(checkpoint) / FOLDER)
+    recording.add(run.epoch, run.ensemble.state.members)
+    return replace(run, ensemble=replace(run.ensemble, recording=recording))
+
+
+def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
+    """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
+    progress = found.run.get("progress")
+    if not isinstance(progress, dict) or not progress.keys() >= _PROGRESS:
+        raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
+    if isinstance(source, LoaderSource):
+        source.check_resumable()
+    saved = restore(found, task.model, task.output, "the checkpoint")
+    here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
+    asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
+    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": progress["batch_size"]}
+    for key, value in asked.items():
+        if value != held[key]:
+            raise CheckpointError(
+                f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings"
+            )
+    if wished(wish) not in (None, saved.executor):
+        raise CheckpointError(f"the checkpoint was made with executor {describe(saved.executor)}; ask for that or auto")
+    if progress["epoch"] > plan.epochs:
+        raise CheckpointError(f"the checkpoint is at epoch {progress['epoch']} already, epochs={plan.epochs} are over")
+    state = _settled(saved.state.to(plan.device), plan.store)
+    best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), plan.store)
+    loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
+    ensemble = replace(saved, task=task, method=method, state=state)
+    stopped = progress["stopped"]
+    finished = progress["finished"] and (stopped or progress["epoch"] == plan.epochs)
+    return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], stopped, finished)
+
+
+def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
+    ensemble, start = run.ensemble, time.perf_counter()
+    state, infos = ensemble.state, []
+    for step, batch in enumerate(source.epoch(run.epoch, plan.batch_size, plan.seed, rows)):
+        clock = plan.clock(run.epoch, step)
+        with offload.gradients(plan.store):
+            state, info = ensemble.method.step(state, batch, ensemble.task, ensemble.executor, clock)
+        infos.append(info)
+        bar.step(run.epoch + 1)
+    row: Row = {"epoch": run.epoch + 1}
+    row |= _epoch_means(infos, run.epoch + 1)
+    row["seconds"] = time.perf_counter() - start
+    ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
+    return replace(run, ensemble=ensemble, epoch=run.epoch + 1)
+
+
+def _finish(run: _Run, method: Finisher, source: Source, plan: _Plan) -> _Run:
+    """Let the method complete the state that training ends with."""
+    ensemble, state = run.ensemble, run.best or run.ensemble.state
+
+    def data() -> Iterator[Batch]:
+        return source.in_order(plan.batch_size)
+
+    state = method.finish(state, ensemble.task, data, ensemble.executor, plan.seed)
+    return replace(run, ensemble=replace(ensemble, state=state), best=None, finished=True)
+
+
+def _epoch_means(infos: list[Info], epoch: int) -> Row:
+    """Mean over the steps of an epoch, per member; a loss that is not finite ends training with its place."""
+    losses = torch.stack([info["loss"] for info in infos])
+    if not losses.isfinite().all():
+        step, member = (~losses.isfinite()).nonzero()[0].tolist()
+        raise TrainingError(
+            f"the loss of member {member} became {losses[step, member].item()} in epoch {epoch}, step {step + 1}; "
+            "lower the learning rate, set clip=1.0, or check the scale of the inputs. The last checkpoint is intact"
+        )
+    return {key: torch.stack([info[key] for info in infos]).mean(0).tolist() for key in infos[0]}
+
+
+def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_best: bool, store: Store | None) -> _Run:
+    if held_out is None:
+        return run
+    loss = _validation_loss(run.ensemble, held_out)
+    run.ensemble.history[-1]["validation_loss"] = loss
+    if loss < run.best_loss:
+        best = _kept(run.ensemble.state, store) if keep_best or patience is not None else None
+        return replace(run, best=best, best_loss=loss, best_epoch=run.epoch)
+    return replace(run, stopped=patience is not None and run.epoch - run.best_epoch >= patience)
+
+
+def _validation_loss(ensemble: Ensemble, held_out: Source) -> float:
+    """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
+    draws, total, count = ensemble.draws(), 0.0, 0
+    per_member = isinstance(held_out, ArraySource) and held_out.per_member
+    for batch in held_out.in_order(1024):
+        predictive = ensemble.predict_batch(batch.inputs, per_member, draws)
+        targets = batch.targets
+        log_prob = predictive.member_log_prob(targets).mean(0) if per_member else predictive.log_prob(targets)
+        total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
+    return total / count

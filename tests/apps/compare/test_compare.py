@@ -1,0 +1,270 @@
+"""Comparisons: methods as texts, budgets, going on where they stopped, failures."""
+
+import contextlib
+import json
+import math
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import bayesemble as be
+from bayesemble.apps.compare.compare import compare, parse_methods, read_command
+from bayesemble.apps.compare.job import score
+from bayesemble.apps.compare.results import Comparison
+from bayesemble.apps.compare.source import open_run
+
+
+def test_settings_after_a_colon_belong_to_their_method():
+    entries = parse_methods("map, deep_ensemble:bootstrap=true,learning_rate=0.01,deep_ensemble:clip=1", members=7)
+    assert [entry.label for entry in entries] == [
+        "map",
+        "deep_ensemble:bootstrap=true,learning_rate=0.01",
+        "deep_ensemble:clip=1",
+    ]
+    assert entries[0].method == be.DeepEnsemble(num_members=1)
+    assert entries[1].method == be.DeepEnsemble(num_members=7, bootstrap=True, learning_rate=0.01)
+    assert entries[2].method == be.DeepEnsemble(num_members=7, clip=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no method was named; choose from map, deep_ensemble"),
+        ("boosting", "unknown method 'boosting'; choose one of map"),
+        ("clip=1,map", "stands before any method"),
+        ("deep_ensemble:clip", "written key=value, got 'clip'"),
+        ("deep_ensemble:colour=red", "has no setting 'colour'; it has num_members"),
+        (
+            "deep_ensemble:learning_rate=fast",
+            "'learning_rate' of 'deep_ensemble' must be .*float.*got 'fast'",
+        ),
+        ("deep_ensemble:bootstrap=3", "must be .*bool.*got 3"),
+        ("map:num_members=4", "always has num_members=1"),
+        ("map,map", "compared once"),
+    ],
+)
+def test_a_wish_that_cannot_be_read_is_refused(text, message):
+    with pytest.raises(be.SettingError, match=message):
+        parse_methods(text, members=5)
+
+
+def scores(comparison):
+    return [(result.label, result.seed, result.scores, result.failure) for result in comparison.results]
+
+
+def test_the_table_and_the_saved_runs_say_the_same(tmp_path):
+    options = {"members": 2, "epochs": 2, "seeds": 2, "out": tmp_path, "progress": False}
+    comparison = compare("two_moons", "map,deep_ensemble:anchored=true", **options)
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["summary"] == json.loads(json.dumps(comparison.summary()))
+    assert len(written["results"]) == 4
+    for result in written["results"]:
+        loaded, split = open_run(tmp_path / result["run"])
+        assert score(loaded, split) == result["scores"]
+        by_library = be.evaluate(loaded, (split.x_test, split.y_test), split.x_foreign)
+        by_library["aurc"] = be.metrics.aurc(loaded.predict(split.x_test), split.y_test)
+        assert by_library == pytest.approx(result["scores"])
+        costs = ("train_seconds", "predict_seconds", "gradient_evaluations", "parameters", "peak_memory_mb")
+        assert tuple(result["cost"]) == costs
+
+
+def test_the_data_and_the_command_are_described(tmp_path):
+    comparison = compare("digits", "map", members=2, epochs=1, seeds=1, rows=100, out=tmp_path)
+    assert comparison.data == {
+        "name": "digits",
+        "kind": "classification",
+        "num_train": 100,
+        "num_test": 360,
+        "num_features": 64,
+        "num_classes": 10,
+        "foreign": True,
+        "image_shape": [8, 8],
+    }
+    assert comparison.command == {
+        "data": "digits",
+        "ood": None,
+        "methods": "map",
+        "members": 2,
+        "epochs": 1,
+        "seeds": 1,
+        "batch_size": 64,
+        "budget": None,
+        "rows": 100,
+        "record": False,
+    }
+    assert read_command(tmp_path) == read_command(tmp_path / "results.json") == comparison.command
+
+
+def test_files_are_data_too_and_their_runs_can_be_opened_from_elsewhere(tmp_path, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(60, 2, generator=generator)
+    lines = [f"{a},{b},{'in' if a * a + b * b < 1.4 else 'out'}" for a, b in rows.tolist()]
+    (tmp_path / "rings.csv").write_text("a,b,place\n" + "\n".join(lines) + "\n")
+    (tmp_path / "far.csv").write_text("a,b\n9,9\n-9,9\n")
+    monkeypatch.chdir(tmp_path)
+    found = compare("rings.csv:place", "map", epochs=2, seeds=1, ood="far.csv", out="here", progress=False)
+    assert found.data["name"] == "rings.csv"
+    assert found.data["foreign"]
+    assert "ood_auroc" in found.results[0].scores
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    (tmp_path / "here").rename(tmp_path / "moved")
+    ensemble, split = open_run(tmp_path / "moved" / found.results[0].run)
+    assert score(ensemble, split) == found.results[0].scores
+
+
+def test_the_same_command_again_uses_the_finished_runs(tmp_path):
+    options = {"members": 2, "epochs": 2, "out": tmp_path, "progress": False}
+    first, again = (compare("wine", "map", seeds=1, **options) for _ in range(2))
+    assert first == again
+    more = compare("wine", "map,deep_ensemble", seeds=2, **options)
+    assert more.results[0] == first.results[0], "methods and seeds can be added"
+    assert len(more.results) == 4
+
+
+@pytest.mark.parametrize("change", [{"epochs": 3}, {"batch_size": 32}, {"rows": 50}, {"members": 3}, {"record": True}])
+def test_runs_of_other_settings_are_not_mixed_in(tmp_path, change):
+    options = {"members": 2, "epochs": 2, "seeds": 1, "out": tmp_path, "progress": False}
+    compare("wine", "deep_ensemble", **options)
+    with pytest.raises(be.CheckpointError, match=r"seed-0 holds a run of other settings: \w+ was .*, now it is"):
+        compare("wine", "deep_ensemble", **(options | change))
+
+
+def test_a_method_that_fails_is_a_row_with_its_reason_and_the_rest_goes_on(tmp_path):
+    said = []
+    methods = "deep_ensemble:weight_decay=0.1,map"
+    found = compare("wine", methods, members=2, epochs=1, seeds=2, out=tmp_path, progress=False, say=said.append)
+    failed, fine = found.summary()
+    assert failed["method"] == "deep_ensemble:weight_decay=0.1"
+    assert "would both shrink the weights" in failed["failure"]
+    assert fine["accuracy"]["mean"] > 0
+    assert len(said) == 4
+    assert said[0].startswith("deep_ensemble:weight_decay=0.1, seed 1 of 2: failed: weight_decay=0.1 and the prior")
+    assert Comparison.read(tmp_path) == found
+
+
+def test_a_budget_of_steps_trains_the_single_network_longer(tmp_path):
+    options = {"members": 4, "epochs": 2, "seeds": 1, "budget": "steps", "out": tmp_path, "progress": False}
+    found = compare("wine", "map,deep_ensemble,emp:num_members=1,training_draws=2", **options)
+    assert [result.cost["gradient_evaluations"] for result in found.results] == [2 * 3 * 4] * 3
+    lengths = [len(open_run(tmp_path / result.run)[0].history) for result in found.results]
+    assert lengths == [8, 2, 4]
+
+
+def test_a_budget_of_seconds_is_timed_once_and_kept(tmp_path):
+    options = {"members": 3, "epochs": 4, "seeds": 1, "budget": "seconds", "out": tmp_path, "progress": False}
+    compare("wine", "deep_ensemble:weight_decay=0.1,map", **options)
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["seconds"] > 0
+    assert plan["epochs"].keys() == {"map", "deep_ensemble:weight_decay=0.1"}, "a method that fails does so in its run"
+    plan["epochs"]["map"] += 1
+    shutil.rmtree(tmp_path / "runs")
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    found = compare("wine", "map", **options)
+    assert len(open_run(tmp_path / found.results[0].run)[0].history) == plan["epochs"]["map"], (
+        "another time gives others"
+    )
+    with pytest.raises(be.CheckpointError, match="plan of another comparison: epochs was 4, now it is 5"):
+        compare("wine", "map", **(options | {"epochs": 5}))
+
+
+def wait_until(holds, seconds=200):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
+
+
+def test_a_killed_comparison_goes_on_to_the_result_of_an_undisturbed_one(tmp_path):
+    """Two processes work when the first is killed: they end as well, and what they had finished stays."""
+    methods, broken = "map,deep_ensemble,swag:num_members=1,deep_ensemble:schedule=cosine", tmp_path / "killed"
+    command = [sys.executable, "-m", "bayesemble", "compare", "--data", "two_moons", "--methods", methods]
+    command += ["--members", "2", "--epochs", "240", "--seeds", "1", "--jobs", "2", "--out", str(broken)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def unfinished():
+        folders = [path.parent for path in broken.glob("runs/*/*/checkpoint-*")]
+        return [folder for folder in folders if not (folder / "result.json").exists()]
+
+    def has_begun(folder):
+        return "swag" in folder.parent.name or "cosine" in folder.parent.name
+
+    wait_until(lambda: any(has_begun(folder) for folder in unfinished()))  # one of the first two is done by then
+    workers = children(process.pid)
+    process.kill()
+    process.wait()
+    wait_until(lambda: not any(alive(worker) for worker in workers), seconds=10)
+    assert len(workers) >= 2 or not Path("/proc").is_dir()
+    finished = {path: path.stat().st_mtime_ns for path in broken.glob("runs/*/*/result.json")}
+    assert 0 < len(finished) < 4, "the kill came in the middle"
+    assert unfinished()
+    assert not (broken / "results.json").exists()
+    options = {"members": 2, "epochs": 240, "seeds": 1, "progress": False}
+    resumed = compare("two_moons", methods, out=broken, **options)
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished, "finished runs are not repeated"
+    undisturbed = compare("two_moons", methods, out=tmp_path / "undisturbed", **options)
+    assert scores(resumed) == scores(undisturbed), "to the last bit"
+
+
+def children(parent):
+    """Living processes that a process started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, started_by = path.read_text().rpartition(")")[2].split()[:2]
+            found += [path.parent] if int(started_by) == parent and state != "Z" else []
+    return found
+
+
+def alive(process):
+    with contextlib.suppress(OSError):
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_side_by_side_gives_the_same_numbers(tmp_path):
+    options = {"members": 2, "epochs": 3, "seeds": 1, "progress": False}
+    one, two = (compare("wine", "map,mc_dropout", jobs=jobs, out=tmp_path / str(jobs), **options) for jobs in (1, 2))
+    assert scores(one) == scores(two)
+
+
+@pytest.mark.parametrize("text", ['{"data": 3}', '{"colour": "red"}', '{"members": true}', '{"rows": "all"}'])
+def test_a_command_that_cannot_be_repeated_is_refused(tmp_path, text):
+    (tmp_path / "results.json").write_text(f'{{"command": {text}, "data": {{}}, "results": []}}')
+    with pytest.raises(be.CheckpointError, match="does not say how to repeat its comparison"):
+        read_command(tmp_path)
+
+
+def test_regression_is_scored_in_the_units_of_the_target(tmp_path):
+    comparison = compare("diabetes", "map", epochs=1, seeds=1, out=tmp_path, progress=False)
+    loaded, split = open_run(tmp_path / comparison.results[0].run)
+    predictive = loaded.predict(split.x_test)
+    targets = torch.as_tensor(split.y_test)
+    expected = be.metrics.rmse(predictive, targets) * split.target_scale
+    assert comparison.results[0].scores["rmse"] == pytest.approx(expected, rel=1e-5)
+    # A density in other units is divided by the scale.
+    log_density = be.metrics.nll(predictive, targets) + math.log(split.target_scale)
+    assert comparison.results[0].scores["nll"] == pytest.approx(log_density, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seeds": 0}, "at least one seed is needed, got 0"),
+        ({"epochs": 0}, "epochs must be a whole number from 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1, got 0"),
+        ({"budget": "dollars"}, "budget is one of steps, seconds, or left out, not 'dollars'"),
+        ({"jobs": 0}, "at least one run at a time is needed, got jobs=0"),
+        ({"rows": 10**6}, "digits has 1437 training rows"),
+        ({"data": "mars"}, "unknown data set 'mars'"),
+    ],
+)
+def test_settings_that_cannot_be_honoured_are_refused_at_once(tmp_path, settings, message):
+    with pytest.raises((be.SettingError, be.DataError), match=message):
+        compare(out=tmp_path / "out", **settings)
+    assert not (tmp_path / "out").exists()

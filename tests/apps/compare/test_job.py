@@ -1,0 +1,201 @@
+"""One run of a comparison: its result, its cost, its failure, and going on with it."""
+
+import json
+import os
+import time
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bayesemble as be
+from bayesemble.apps.compare.job import Job, executor_for, perform, score
+from bayesemble.apps.compare.source import Source, open_run
+from bayesemble.core import settings
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make(method=None, **options):
+        method = method or be.DeepEnsemble(num_members=2)
+        given = {"data": "two_moons", "seed": 1, "epochs": 4, "batch_size": 64, "method": settings.dump(method)}
+        return Job("a", method, Source(**(given | options)), tmp_path, "runs/a")
+
+    return make
+
+
+def test_a_run_is_trained_scored_and_measured(make):
+    job = make()
+    result = perform(job)
+    assert result.failure is None
+    ensemble, split = open_run(job.folder)
+    assert score(ensemble, split) == result.scores, "to the last bit"
+    predictive = ensemble.predict(split.x_test)
+    assert result.scores["aurc"] == be.metrics.aurc(predictive, split.y_test)
+    cost = result.cost
+    assert cost["train_seconds"] == sum(row["seconds"] for row in ensemble.history) > 0
+    assert 0 < cost["predict_seconds"] < 5
+    assert cost["gradient_evaluations"] == 4 * 4 * 2, "epochs, batches of 64 of 200 rows, members"
+    assert cost["parameters"] == 2 * sum(p.numel() for p in ensemble.task.module.parameters())
+    assert 0 <= cost["peak_memory_mb"] < 500
+    assert sorted(path.name for path in job.folder.iterdir()) == ["checkpoint-000004", "result.json", "source.json"]
+
+
+def test_numbers_have_a_crps_in_units_of_the_target(make):
+    job = make(data="diabetes", epochs=1)
+    result = perform(job)
+    ensemble, split = open_run(job.folder)
+    targets = torch.as_tensor(split.target_shift + split.target_scale * split.y_test)
+    rescaled = ensemble.predict(split.x_test).rescale(split.target_shift, split.target_scale)
+    assert result.scores["crps"] == be.metrics.crps(rescaled, targets)
+    assert result.scores["crps"] > 10, "the targets are around 150"
+
+
+def test_a_finished_run_is_not_repeated_unless_its_settings_change(make):
+    job = make()
+    first = perform(job)
+    before = (job.folder / "result.json").stat().st_mtime_ns
+    assert perform(job) == first
+    assert (job.folder / "result.json").stat().st_mtime_ns == before
+    longer = replace(job, source=replace(job.source, epochs=6))
+    assert longer.finished() is None
+    (job.folder / "result.json").write_text("{")
+    assert job.finished() is None, "a damaged result is no result"
+    assert perform(job).scores == first.scores
+
+
+def test_a_run_goes_on_from_its_checkpoint_to_the_same_bits(make, tmp_path):
+    job = make(epochs=8)
+    whole, half = perform(job), replace(job, root=tmp_path / "half")
+    interrupt(half)
+    resumed = perform(half)
+    assert resumed.scores == whole.scores
+    assert len(open_run(half.folder)[0].history) == 8
+
+
+class InterruptionError(Exception):
+    pass
+
+
+def interrupt(job):
+    """Train half of it, as `perform` does."""
+    split = job.source.split()
+    job.source.write(job.folder)
+
+    def stop(_, row):
+        if row["epoch"] == 5:
+            raise InterruptionError
+
+    with pytest.raises(InterruptionError):
+        be.fit(
+            job.source.task(split),
+            job.method,
+            (split.x_train, split.y_train),
+            epochs=8,
+            batch_size=64,
+            seed=1,
+            executor=executor_for(job.method, job.source),
+            checkpoint=job.folder,
+            progress=False,
+            on_epoch=stop,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken(be.DeepEnsemble):
+    """Fails in a way that nobody thought of."""
+
+    def step(self, state, batch, task, executor, clock):
+        raise ZeroDivisionError("division by zero")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impatient(be.DeepEnsemble):
+    """As if a person had pressed Ctrl-C."""
+
+    def step(self, state, batch, task, executor, clock):
+        raise KeyboardInterrupt
+
+
+def test_what_goes_wrong_becomes_a_reason_and_is_tried_again(make):
+    job = make(be.DeepEnsemble(num_members=2, weight_decay=0.1))
+    result = perform(job)
+    assert "weight_decay=0.1 and the prior" in result.failure
+    assert (result.scores, result.cost) == ({}, {})
+    assert not (job.folder / "result.json").exists()
+    assert perform(make(Broken(num_members=2))).failure == "ZeroDivisionError: division by zero"
+    assert perform(make(data="mars")).failure.startswith("unknown data set 'mars'")
+
+
+def test_a_person_can_still_stop_it(make):
+    with pytest.raises(KeyboardInterrupt):
+        perform(make(Impatient(num_members=2)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(be.DeepEnsemble):
+    """Takes its time once training is over."""
+
+    def finish(self, state, task, data, executor, seed):
+        time.sleep(0.3)
+        warnings.warn("that took long", stacklevel=2)
+        return state
+
+
+def test_what_a_method_does_after_training_counts_and_its_warnings_are_notes(make):
+    result = perform(make(Slow(num_members=2)))
+    assert result.cost["train_seconds"] > 0.3
+    assert result.notes == ["that took long"]
+    assert perform(make(Slow(num_members=2))).notes == ["that took long"], "also when it is read back"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hungry(be.DeepEnsemble):
+    """Takes memory for a moment."""
+
+    megabytes: int = 0
+
+    def step(self, state, batch, task, executor, clock):
+        torch.ones(self.megabytes * 2**20, dtype=torch.uint8)
+        return super().step(state, batch, task, executor, clock)
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux starts the peak anew")
+def test_the_peak_of_memory_is_that_of_the_run_alone(make, tmp_path):
+    peaks = []
+    for size in (200, 100):
+        job = replace(make(Hungry(num_members=2, megabytes=size), epochs=1), root=tmp_path / str(size))
+        peaks.append(perform(job).cost["peak_memory_mb"])
+    assert peaks == pytest.approx([200, 100], abs=40), "also after a run that took more"
+
+
+def test_the_executor_depends_on_the_method_alone():
+    plain, dropout = Source("digits", 0), Source("digits", 0, dropout=0.1)
+    assert executor_for(be.DeepEnsemble(num_members=1), plain) == be.Loop(threads=1)
+    assert executor_for(be.DeepEnsemble(num_members=2), plain) == be.Vmap(threads=1)
+    assert executor_for(be.MCDropout(num_members=2), dropout) == be.Loop(threads=1)
+
+
+def test_data_that_has_changed_is_read_again(make, tmp_path):
+    path = tmp_path / "a.npz"
+    counts = []
+    for rows in (40, 60):
+        np.savez(path, x=np.arange(2.0 * rows).reshape(rows, 2), y=np.arange(float(rows)))
+        os.utime(path, ns=(rows, rows))
+        job = replace(make(data=str(path), epochs=1, batch_size=8), root=tmp_path / str(rows))
+        counts.append(perform(job).cost["gradient_evaluations"])
+    assert counts == [2 * 4, 2 * 6]
+
+
+def test_progress_is_the_epoch_while_it_runs(make):
+    job = make()
+    assert job.progress() is None
+    job.folder.mkdir(parents=True)
+    (job.folder / "progress").write_text("3")
+    assert job.progress() == 3
+    perform(job)
+    assert job.progress() is None
+    assert json.loads((job.folder / "result.json").read_text())["settings"]["epochs"] == 4

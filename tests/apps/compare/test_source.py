@@ -1,0 +1,66 @@
+"""Run folders that know their data and network."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bayesemble as be
+from bayesemble.apps.compare.compare import compare
+from bayesemble.apps.compare.source import Source, open_run
+
+
+def test_a_run_is_opened_by_its_folder_alone(tmp_path):
+    comparison = compare("two_moons", "mc_dropout,deep_ensemble", members=2, epochs=1, seeds=1, out=tmp_path)
+    for result in comparison.results:
+        ensemble, split = open_run(tmp_path / result.run)
+        assert ensemble.evaluate((split.x_test, split.y_test))["nll"] == pytest.approx(result.scores["nll"], rel=1e-5)
+    assert isinstance(ensemble.task.module, torch.nn.Sequential)
+
+
+def test_it_is_written_and_read_back(tmp_path):
+    settings = {"class": "DeepEnsemble", "num_members": 2}
+    source = Source("digits", 3, 0.1, rows=50, ood="wine", method=settings, epochs=4, batch_size=None, record=True)
+    source.write(tmp_path / "run")
+    assert Source.read(tmp_path / "run") == source
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["source.json"]
+
+
+def test_runs_of_older_versions_can_be_read(tmp_path):
+    (tmp_path / "source.json").write_text('{"data": "digits", "seed": 3, "dropout": 0.0}')
+    assert Source.read(tmp_path) == Source("digits", 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"data": "digits"}',
+        '{"data": "digits", "seed": "x", "dropout": 0}',
+        '{"data": 3, "seed": 0}',
+        '{"data": "digits", "seed": true}',
+        '{"data": "digits", "seed": 0, "rows": 1.5}',
+        '{"data": "digits", "seed": 0, "method": "map"}',
+        '{"data": "digits", "seed": 0, "colour": "red"}',
+    ],
+)
+def test_damaged_sources_are_refused(tmp_path, text):
+    (tmp_path / "source.json").write_text(text)
+    with pytest.raises(be.CheckpointError, match=r"does not say where the rows of the run come from"):
+        Source.read(tmp_path)
+
+
+def test_a_folder_with_a_run_of_other_settings_is_refused(tmp_path):
+    source = Source("digits", 3, epochs=4)
+    source.check(tmp_path)  # there is none yet
+    source.write(tmp_path)
+    source.check(tmp_path)
+    with pytest.raises(be.CheckpointError, match=r"other settings: epochs was 4, now it is 5; choose another folder"):
+        replace(source, epochs=5).check(tmp_path)
+
+
+def test_other_folders_are_refused(tmp_path):
+    with pytest.raises(be.CheckpointError, match=r"is not a run of the command line: it has no source\.json"):
+        open_run(tmp_path)

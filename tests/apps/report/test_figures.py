@@ -1,0 +1,71 @@
+"""Figures of a comparison: all that apply are drawn, every part belongs to its method, and lines are thinned."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from bayesemble.apps.report.figures import Figures, thinned_history
+from bayesemble.apps.report.opened_runs import open_methods
+from bayesemble.diagnostics.plots.style import PALETTE
+from comparisons import made, tiny
+
+plt = pytest.importorskip("matplotlib.pyplot")
+
+
+def drawn(folder, comparison):
+    shown, missing = open_methods(folder, comparison)
+    assert missing == []
+    figures = Figures(comparison, shown)
+    figures.draw()
+    return figures
+
+
+def test_figures_of_classes(tmp_path):
+    figures = drawn(tmp_path, tiny(tmp_path))
+    assert figures.missing == []
+    assert figures.drawings.keys() == {
+        *("score_nll", "score_accuracy", "score_ood_auroc", "reliability", "confidence", "risk"),
+        *("size_nll", "size_score", "diversity", "forces", "weights"),
+    }
+    assert figures.multiples.keys() == {"foreign"}
+    assert [label for label, _ in figures.multiples["foreign"]] == ["map", "deep_ensemble", "repulsive"]
+    for name in ("score_nll", "reliability", "confidence", "risk"):
+        methods = set(re.findall(r'data-method="([^"]+)"', figures.drawings[name]))
+        assert methods == {"map", "deep_ensemble", "repulsive"}, name
+    assert set(re.findall(r'data-method="([^"]+)"', figures.drawings["forces"])) == {"repulsive"}
+    assert figures.weighed in ("deep_ensemble", "repulsive")
+    assert all("legend" not in text for name, text in figures.drawings.items() if name != "weights")
+
+
+def test_figures_of_numbers(tmp_path):
+    figures = drawn(tmp_path, tiny(tmp_path, "sine_gap", "map", seeds=1))
+    assert {"score_nll", "score_rmse", "coverage", "risk"} <= figures.drawings.keys()
+    assert figures.multiples.keys() == {"foreign", "bands", "pit"}
+    assert "size_nll" not in figures.drawings
+    assert "every method here is a single network" in " ".join(figures.missing)
+
+
+def test_without_runs_scores_are_still_drawn():
+    figures = Figures(made({"one": {"nll": [1.0, 2.0]}, "two": {"nll": [2.0, 3.0]}}), [])
+    figures.draw()
+    assert figures.drawings.keys() == {"score_nll"}
+
+
+def test_histories_are_thinned():
+    history = [{"epoch": epoch, "loss": [1.0] * 30, "seconds": 0.1} for epoch in range(1, 2001)]
+    some = thinned_history(history)
+    assert len(some) == 100
+    assert (some[0]["epoch"], some[-1]["epoch"]) == (1, 2000)
+    assert len(some[0]["loss"]) == 10
+    assert some[0]["seconds"] == 0.1
+    assert thinned_history(history[:7]) == [row | {"loss": [1.0] * 10} for row in history[:7]]
+
+
+def test_a_method_beyond_the_palette_has_lines_of_its_own():
+    figures = Figures(made({f"method {i}": {"nll": [1.0]} for i in range(len(PALETTE) + 1)}), [])
+    some = [SimpleNamespace(label=f"method {i}") for i in (0, len(PALETTE))]
+    figures.together("lines", lambda one, ax: ax.plot([0, 1], [0, 1], gid=f"method-{one.label}", color="red"), some)
+    first, last = re.findall(r'data-method="method \d+".*?</g>', figures.drawings["lines"], flags=re.DOTALL)
+    assert "stroke-dasharray" not in first
+    assert "stroke-dasharray" in last

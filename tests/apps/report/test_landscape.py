@@ -1,0 +1,51 @@
+"""The page of the landscape: it shows what was measured, and says what it cannot show."""
+
+import pytest
+
+import bayesemble as be
+from bayesemble.apps.report.landscape import LandscapePage
+from bayesemble.diagnostics import landscape
+from helpers import norm_mlp, quick_fit, small_mlp, table
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+
+def page_of(ensemble, data, train):
+    made = LandscapePage(ensemble, data, train, resolution=4, epochs=1)
+    for part in made.parts().values():
+        part()
+    return made
+
+
+@pytest.mark.parametrize("model", [small_mlp, norm_mlp])
+def test_a_recorded_ensemble_shows_everything(model):
+    train, data = table(), table(40, seed=1)
+    ensemble = quick_fit(be.Task(model, be.Categorical()), train, epochs=4, record="epoch")
+    made = page_of(ensemble, data, train)
+    text = made.render("A landscape & more")
+    assert text.count("<figure") == len(made.drawings) == 13
+    assert "A landscape &amp; more" in text
+    assert not made.missing
+    line = landscape.path(ensemble, data, train=train)
+    assert f"straight line {line.barrier:.3f}" in text
+    assert "<script src" not in text
+    assert not [part for part in text.split('"') if part.startswith(("http:", "https:")) and "w3.org" not in part]
+
+
+def test_what_is_missing_is_said():
+    x, _ = table()
+    ensemble = quick_fit(be.Task(small_mlp, be.Gaussian(0.5)), (x, x[:, :2]), be.DeepEnsemble(num_members=1))
+    made = page_of(ensemble, (x, x[:, :2]), None)
+    assert list(made.drawings) == ["sharpness"]
+    text = made.render("One member")
+    for words in ("One member alone", "Training was not recorded", "this task predicts numbers"):
+        assert words in text
+
+
+def test_two_members_have_no_plane_of_three_but_all_else():
+    train = table()
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), train, be.DeepEnsemble(num_members=2))
+    made = page_of(ensemble, train, train)
+    assert "plane_loss" not in made.drawings
+    assert {"radial", "path_loss", "member_weights", "diversity"} <= made.drawings.keys()

@@ -1,0 +1,61 @@
+"""Drawings that stand in a page: colours that follow it, ids of their own, methods that can be switched."""
+
+import builtins
+import re
+
+import pytest
+
+import bayesemble as be
+from bayesemble.apps.report import page
+
+pytest.importorskip("matplotlib")
+
+
+def line(ax):
+    (drawn,) = ax.plot([0, 1], [0, 1], color="#000000")
+    drawn.set_gid("method-deep ensemble")
+    ax.set_xlabel("input")
+
+
+def test_black_follows_the_page_and_methods_are_marked():
+    text = page.drawing("loss", line)
+    assert "#000000" not in text
+    assert "currentColor" in text
+    assert 'data-method="deep ensemble"' in text
+    assert ">input</text>" in text  # words stay words
+    assert text.startswith("<svg")
+
+
+def test_ids_differ_between_drawings_and_references_follow_them():
+    one, other = page.drawing("one", line), page.drawing("other", line)
+    ids = set(re.findall(r'\bid="([^"]+)"', one))
+    assert not ids & set(re.findall(r'\bid="([^"]+)"', other))
+    assert set(re.findall(r"url\(#([^)]+)\)", one)) <= ids
+    assert set(re.findall(r'xlink:href="#([^"]+)"', one)) <= ids
+
+
+def test_the_same_drawing_is_the_same_text():
+    assert page.drawing("one", line) == page.drawing("one", line)
+
+
+def test_several_panels_are_drawn_side_by_side():
+    text = page.drawing("two", lambda left, right: (line(left), line(right)), panels=2)
+    assert text.count('data-method="deep ensemble"') == 2
+
+
+def test_pages_are_written_in_one_go(tmp_path):
+    page.write(tmp_path / "deep" / "page.html", "text")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["page.html"]
+
+
+def test_a_missing_jinja_names_the_extra(monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *rest):
+        if name == "jinja2":
+            raise ImportError("not here")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(be.MissingExtraError, match=r"bayesemble\[report\]"):
+        page.render("landscape.html")

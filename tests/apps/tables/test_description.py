@@ -1,0 +1,115 @@
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+
+from bayesemble.apps.tables.description import TABLE, Description, Job, begin, read_description, read_job
+from bayesemble.core.errors import BayesembleError, CheckpointError, SettingError
+from bayesemble.data.find_schema import find_schema
+from bayesemble.data.table_files import Chunk
+from bayesemble.estimators.recipe import Recipe
+
+
+@pytest.fixture
+def description() -> Description:
+    cells = {"city": ["a", "b", "a", ""], "day": ["2024-01-01", "2024-02-01", "", "2024-05-01"], "y": list("1379")}
+    schema = find_schema([Chunk("t.csv", cells, range(2, 6))], "y", "regression")
+    network = {"num_numbers": 6, "category_sizes": [3], "width": 8, "depth": 1, "dropout": 0.0}
+    job = Job("t.csv", "y", "regression", recipe=Recipe("repulsive", {"repulsion": 0.5}, epochs=3))
+    return Description(job, schema, network, 5.0)
+
+
+def test_it_is_written_and_read_back(tmp_path, description):
+    description.write(tmp_path / "run")
+    found = read_description(tmp_path / "run")
+    assert found.to_json() == description.to_json()
+    assert found.job == description.job == read_job(tmp_path / "run") == read_job(tmp_path / "run" / TABLE)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [TABLE]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"file": ""}, {"target": ""}, {"task": "ranking"}, {"test": 1.0}, {"test": -0.1}, {"seed": 0.5}, {"recipe": None}],
+)
+def test_what_cannot_be_asked_for(options):
+    with pytest.raises(SettingError):
+        Job(**({"file": "t.csv", "target": "y"} | options))
+
+
+def test_every_damaged_part_is_refused(tmp_path, description):
+    description.write(tmp_path)
+    good = json.loads((tmp_path / TABLE).read_text())
+    bad = [None, [], 5, "x", -1.0, True, {}, {"class": "Job"}, [1]]
+    for part in ("job", "schema", "network", "baseline", "format", "stretch"):
+        for value in bad:
+            damaged = copy.deepcopy(good) | {part: value}
+            if (part, value) in (("baseline", -1.0), ("format", True)):
+                continue
+            (tmp_path / TABLE).write_text(json.dumps(damaged))
+            with pytest.raises(CheckpointError):
+                read_description(tmp_path)
+        (tmp_path / TABLE).write_text(json.dumps({key: value for key, value in good.items() if key != part}))
+        with pytest.raises(CheckpointError):
+            read_description(tmp_path)
+    for name in ("width", "depth", "num_numbers", "category_sizes"):
+        for value in (None, -1, 10**12, "x", [], 2.5):
+            damaged = copy.deepcopy(good)
+            damaged["network"][name] = value
+            (tmp_path / TABLE).write_text(json.dumps(damaged))
+            with pytest.raises(CheckpointError):
+                read_description(tmp_path)
+    for text in ("", "[]", "{", "\0", "[" * 100_000):
+        (tmp_path / TABLE).write_text(text)
+        with pytest.raises(CheckpointError):
+            read_description(tmp_path)
+        with pytest.raises(CheckpointError):
+            read_job(tmp_path)
+
+
+def test_damaged_jobs_give_a_job_or_an_error_of_ours(tmp_path, description):
+    description.write(tmp_path)
+    good = json.loads((tmp_path / TABLE).read_text())
+    for place in ([], ["recipe"], ["recipe", "settings"]):
+        for value in (None, [], 5, "x", -1.0, True, {}, [1]):
+            target = good["job"]
+            for name in place:
+                target = target[name]
+            for name in target:
+                damaged = copy.deepcopy(good)
+                inner = damaged["job"]
+                for step in place:
+                    inner = inner[step]
+                inner[name] = value
+                (tmp_path / TABLE).write_text(json.dumps(damaged))
+                try:
+                    read_job(tmp_path)
+                except BayesembleError:
+                    continue
+
+
+def test_folders_that_hold_no_run(tmp_path):
+    with pytest.raises(CheckpointError, match=r"is not a run of `bayesemble fit`: it has no table\.json"):
+        read_description(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path, description):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(CheckpointError, match="cannot be written to"):
+        description.write(tmp_path / "file" / "run")
+
+
+def test_a_run_that_is_there_has_to_be_the_same(tmp_path, description):
+    begin(tmp_path, description)
+    begin(tmp_path, replace(description, job=replace(description.job, seed=1)))  # nothing was trained yet
+    begin(tmp_path, description)
+    (tmp_path / "checkpoint-000001").mkdir()
+    begin(tmp_path, replace(description, job=replace(description.job, file="moved.csv")))
+    other = replace(description.job, recipe=replace(description.job.recipe, settings={"repulsion": 0.7}))
+    with pytest.raises(CheckpointError, match=r"holds a run with repulsion 0\.5, now it is 0\.7"):
+        begin(tmp_path, replace(description, job=other))
+    with pytest.raises(CheckpointError, match=r"rows of t\.csv are not those"):
+        begin(tmp_path, replace(description, schema=replace(description.schema, num_rows=5)))
+    (tmp_path / TABLE).unlink()
+    with pytest.raises(CheckpointError, match="not of a table"):
+        begin(tmp_path, description)

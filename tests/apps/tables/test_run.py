@@ -1,0 +1,309 @@
+import csv
+import datetime
+import importlib.util
+import json
+import random
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bayesemble import METHODS
+from bayesemble.apps.tables.description import TABLE, Job
+from bayesemble.apps.tables.run import diagnose_table, evaluate_table, fit_table, in_test, open_table, predict_table
+from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.data.table_files import read_rows
+from bayesemble.estimators.recipe import Recipe
+
+SHORT = {
+    "ecmp": {"draws": 4},
+    "swag": {"draws": 4, "rank": 2, "start": 0.5},
+    "csgmcmc": {"cycles": 2, "samples_per_cycle": 1},
+    "snapshot": {"snapshots": 2},
+    "subspace": {"dim": 1, "rank": 2, "draws": 4, "start": 0.5},
+    "hmc": {"max_leapfrog": 4, "num_draws": 2},
+    "laplace": {"draws": 4},
+}
+
+
+def recipe(method: str = "deep_ensemble", epochs: int = 5) -> Recipe:
+    members = {} if method == "map" else {"num_members": 2}
+    return Recipe(method, members | SHORT.get(method, {}), epochs=epochs, width=8, depth=0)
+
+
+def write_table(path, target="price", num=150, seed=0):
+    """Numbers, categories, truths, dates and missing cells, and a target of some kind."""
+    draw = random.Random(seed)
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "size", "city", "garden", "day", target])
+        for number in range(num):
+            size, city, garden = draw.gauss(100, 20), draw.choice(["Rome", "Oslo", "Bonn"]), draw.random() < 0.5
+            day = datetime.date(2020, 1, 1) + datetime.timedelta(days=draw.randrange(900))
+            price = size + 30 * (city == "Rome") + 10 * garden + draw.gauss(0, 5)
+            cells = [f"n{number}", "" if draw.random() < 0.1 else f"{size:.3f}", "NA" if draw.random() < 0.1 else city]
+            goals = {"price": f"{price:.3f}", "kind": "dear" if price > 115 else "cheap", "visits": int(size / 20)}
+            writer.writerow([*cells, "yes" if garden else "no", day, goals[target]])
+    return path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("tables")
+
+
+@pytest.fixture(scope="module")
+def table(place):
+    return write_table(place / "houses.csv")
+
+
+def job(table, target="price", **options):
+    return Job(str(table), target, **({"recipe": recipe()} | options))
+
+
+@pytest.fixture(scope="module")
+def fitted(table, place):
+    return fit_table(job(table), place / "run")
+
+
+def cells(path):
+    """The columns of a whole table."""
+    (chunk,) = read_rows(path)
+    return chunk.columns
+
+
+def test_rows_are_held_out_by_their_number_alone():
+    rows = list(range(2, 20_002))
+    whole = in_test(rows, 0, 0.2)
+    parts = np.concatenate([in_test(rows[start : start + 777], 0, 0.2) for start in range(0, len(rows), 777)])
+    np.testing.assert_array_equal(whole, parts)
+    assert abs(whole.mean() - 0.2) < 3 * (0.16 / 20_000) ** 0.5
+    other = in_test(rows, 1, 0.2)
+    assert abs((whole & other).mean() - 0.04) < 0.006
+    assert not (in_test(rows, 0, 0.1) & ~whole).any()
+    assert not in_test(rows, 0, 0.0).any()
+
+
+def test_the_columns_are_learnt_from_training_rows_alone(fitted, table):
+    held_out = in_test(range(2, 152), 0, 0.2)
+    kept = [float(cell) for cell, out in zip(cells(table)["price"], held_out, strict=True) if not out]
+    assert fitted.schema.target.mean == pytest.approx(np.mean(kept))
+    assert fitted.schema.num_rows == len(kept)
+    assert fitted.description.evaluation["rows"] == held_out.sum()
+    assert any("'id' is not used" in note for note in fitted.notes)
+
+
+def test_a_run_is_opened_at_its_best_state(fitted, table):
+    again = open_table(fitted.folder)
+    for name, leaf in fitted.ensemble.state.members.params.items():
+        assert torch.equal(leaf, again.ensemble.state.members.params[name])
+    scores, before = evaluate_table(again), fitted.description.evaluation
+    assert scores["scores"] == pytest.approx(before["scores"], rel=1e-6)
+    assert scores["words"] == before["words"]
+    assert again.description.evaluation == before
+    assert again.notes == ()
+
+
+def test_an_opened_run_has_noise_as_wide_as_its_description_says(fitted, place):
+    copied = place / "wider"
+    shutil.copytree(fitted.folder, copied)
+    replace(fitted.description, stretch=3.0).write(copied)
+    found, before = (open_table(folder).ensemble.task.likelihood for folder in (copied, fitted.folder))
+    assert before.stretch == fitted.description.stretch
+    assert found == replace(before, stretch=3.0)
+
+
+def test_scores_are_those_of_the_written_predictions(fitted, table, place):
+    """RMSE, coverage and the decomposition, worked out from the files."""
+    found = predict_table(open_table(fitted.folder), table, place / "all.csv", keep=["id", "price"])
+    assert (found["rows"], found["unlike"]) == (150, 0)
+    assert any("'price' is in the file; it is not used" in note for note in found["notes"])
+    assert "id" not in "".join(note for note in found["notes"] if "not used" in note and "columns" in note)
+    columns = cells(place / "all.csv")
+    assert columns["id"] == [f"n{number}" for number in range(150)]
+    assert [int(row) for row in columns["row"]] == list(range(2, 152))
+    y, mean, std, low, high = (np.array(columns[name], float) for name in ("price", "mean", "std", "low", "high"))
+    scores = evaluate_table(fitted, table)["scores"]
+    assert scores["rmse"] == pytest.approx(np.sqrt(np.square(y - mean).mean()), rel=1e-5)
+    assert scores["coverage_90"] == pytest.approx(((low <= y) & (y <= high)).mean())
+    parts = [np.array(columns[f"{name}_std"], float) for name in ("aleatoric", "epistemic")]
+    np.testing.assert_allclose(std**2, parts[0] ** 2 + parts[1] ** 2, rtol=1e-5)
+    predict_table(fitted, table, place / "half.csv", level=0.5)
+    narrow = cells(place / "half.csv")
+    assert (np.array(narrow["low"], float) > low).all()
+    assert narrow["mean"] == columns["mean"]
+
+
+def test_columns_in_any_order_and_rows_unlike_the_others(fitted, place):
+    rows = "garden,extra,day,size,city\nyes,1,2021-01-01,100,Rome\nno,2,2021-01-01,9000,Paris\n,3,2021-01-01,,NA\n"
+    (place / "new.csv").write_text(rows)
+    found = predict_table(fitted, place / "new.csv", place / "out.csv")
+    columns = cells(place / "out.csv")
+    assert columns["unlike"] == ["false", "true", "true"]
+    assert "'city': 'Paris' is not in the training data" in columns["why"][1]
+    assert "'size': '9000' is outside" in columns["why"][1]
+    assert "'garden'" in columns["why"][2]
+    assert found["unlike"] == 2
+    assert "columns that are not used: 'extra'" in found["notes"]
+    assert list(columns)[1:7] == ["mean", "std", "aleatoric_std", "epistemic_std", "low", "high"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
+def test_parquet_in_and_out(fitted, table, place):
+    predict_table(fitted, table, place / "one.parquet", keep=["size", "city", "garden", "day"])
+    predict_table(fitted, table, place / "one.csv")
+    predict_table(fitted, place / "one.parquet", place / "two.parquet")
+    one, two = cells(place / "one.csv"), cells(place / "two.parquet")
+    np.testing.assert_allclose(np.array(one["mean"], float), np.array(two["mean"], float), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("size,city,garden\n1,Rome,yes\n", ["lacks 'day'"]),
+        ("size,city,garden,day\n100,Rome,yes,2021-01-01\nlarge,Rome,yes,2021-01-01\n", ["row 3", "'size'", "'large'"]),
+        ("size,city,garden,day\n100,Rome,perhaps,2021-01-01\n", ["row 2", "'garden'", "'perhaps'"]),
+        ("size,city,garden,day\n100,Rome,yes,soon\n", ["row 2", "'day'", "'soon'"]),
+        ("", ["is empty"]),
+    ],
+)
+def test_rows_that_cannot_be_predicted(fitted, place, content, words):
+    (place / "bad.csv").write_text(content)
+    with pytest.raises(DataError) as caught:
+        predict_table(fitted, place / "bad.csv", place / "never.csv")
+    for word in words:
+        assert word in str(caught.value)
+    assert not (place / "never.csv").exists()
+
+
+def test_what_cannot_be_honoured_is_refused(fitted, table, place):
+    for options, words in (
+        ({"level": 1.0}, "between 0 and 1"),
+        ({"keep": ["mean"]}, "there twice"),
+        ({"keep": ["id", "id"]}, "there twice"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            predict_table(fitted, table, place / "never.csv", **options)
+    with pytest.raises(DataError, match="no columns 'none' to keep"):
+        predict_table(fitted, table, place / "never.csv", keep=["none"])
+    with pytest.raises(SettingError, match="would replace"):
+        predict_table(fitted, table, table)
+
+
+@pytest.mark.parametrize("target", ["kind", "visits"])
+def test_classes_and_counts(place, target):
+    table = write_table(place / f"of-{target}.csv", target)
+    task = "count" if target == "visits" else None
+    run = fit_table(job(table, target, task=task), place / target)
+    found = predict_table(open_table(place / target), table, place / f"{target}.csv", keep=["id", target])
+    columns, scores = cells(place / f"{target}.csv"), evaluate_table(run, table)["scores"]
+    assert found["rows"] == 150
+    if task == "count":
+        y, mean, low = (np.array(columns[name], float) for name in (target, "mean", "low"))
+        assert scores["rmse"] == pytest.approx(np.sqrt(np.square(y - mean).mean()), rel=1e-5)
+        assert (low == np.floor(low)).all()
+        assert abs(mean.mean() - y.mean()) < 0.2 * y.mean()  # so close after a few steps: outputs start at the mean
+    else:
+        right = np.array(columns["prediction"]) == np.array(columns[target])
+        assert scores["accuracy"] == pytest.approx(right.mean())
+        probs = np.array([columns[f"p_{label}"] for label in run.schema.target.categories], float)
+        np.testing.assert_allclose(probs.sum(0), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_fitted_and_opened_again(table, place, method):
+    run = fit_table(job(table, recipe=recipe(method, epochs=4)), place / f"method-{method}")
+    again = evaluate_table(open_table(run.folder))
+    assert again["scores"] == pytest.approx(run.description.evaluation["scores"], rel=1e-4)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(table, place, fitted):
+    def stop(words):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_table(job(table), place / "stopped", say=stop)
+    with pytest.raises(CheckpointError, match="interrupted before its first checkpoint"):
+        open_table(place / "stopped")
+    half = job(table, recipe=recipe(epochs=3))
+    assert open_table(fit_table(half, place / "half").folder).notes == ()
+    again = fit_table(job(table), place / "stopped")
+    assert again.description.evaluation == fitted.description.evaluation
+    repeated = fit_table(job(table), place / "stopped")
+    assert repeated.description.evaluation == fitted.description.evaluation
+    with pytest.raises(CheckpointError, match="holds a run with epochs 5, now it is 3"):
+        fit_table(half, place / "stopped")
+
+
+def test_the_rows_must_be_those_that_the_run_began_with(place, fitted):
+    changed = write_table(place / "changed.csv", seed=1)
+    with pytest.raises(CheckpointError, match="are not those"):
+        fit_table(job(changed), fitted.folder)
+
+
+def test_classes_that_training_lacks_are_left_out_of_the_scores(place):
+    held_out = in_test(range(2, 102), 0, 0.2)
+    rare = int(np.flatnonzero(held_out)[0])
+    lines = [f"{i % 7},{'rare' if i == rare else 'ab'[i % 2]}" for i in range(100)]
+    (place / "rare.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
+    run = fit_table(Job(str(place / "rare.csv"), "y", recipe=recipe()), place / "rare")
+    assert run.schema.target.categories == ("a", "b")
+    assert run.description.evaluation["rows"] == held_out.sum() - 1
+    assert any("1 rows to be scored are left out" in note for note in run.notes)
+
+
+def test_without_held_out_rows_that_is_said(place, table):
+    run = fit_table(job(table, test=0.0), place / "whole")
+    assert run.schema.num_rows == 150
+    assert "no held-out rows" in run.description.evaluation["words"]
+    with pytest.raises(DataError, match="name a file"):
+        diagnose_table(run)
+
+
+def test_members_and_weights_are_examined(fitted):
+    diagnosis, scores = diagnose_table(fitted)
+    assert diagnosis.num_members == 2
+    assert diagnosis.num_rows == scores["rows"] == fitted.description.evaluation["rows"]
+    assert "2 of 2 members are distinct" in str(diagnosis)
+
+
+def test_wrong_folders_give_a_result_or_an_error_of_ours(place, fitted, table):
+    """A run with any part of it missing, cut short, emptied, or from another run."""
+    counted = fit_table(job(write_table(place / "counts.csv", "visits"), "visits", task="count"), place / "other")
+    files = [path.relative_to(fitted.folder) for path in fitted.folder.rglob("*") if path.is_file()]
+    other = {path.name: path for path in counted.folder.rglob("*") if path.is_file()}
+    refused = 0
+    for number, file in enumerate(files):
+        whole = (fitted.folder / file).read_bytes()
+        for content in (None, b"", whole[: len(whole) // 2], b"\xff" * 50, b"{}", other[file.name].read_bytes()):
+            folder = place / f"wrong-{number}"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(fitted.folder, folder)
+            (folder / file).unlink()
+            if content is not None:
+                (folder / file).write_bytes(content)
+            try:
+                evaluate_table(open_table(folder))
+            except BayesembleError:
+                refused += 1
+    assert refused == 6 * len(files)
+    for folder in (place, place / "none", table):
+        with pytest.raises(CheckpointError):
+            open_table(folder)
+
+
+def test_a_network_that_is_not_that_of_the_run_is_refused(place, fitted):
+    folder = place / "network"
+    shutil.copytree(fitted.folder, folder)
+    good = json.loads((folder / TABLE).read_text())
+    for name in good["network"]:
+        for value in (None, -1, 1, 10**9, "x", [], [1], 0.5, True):
+            changed = good | {"network": good["network"] | {name: value}}
+            (folder / TABLE).write_text(json.dumps(changed))
+            try:
+                evaluate_table(open_table(folder))
+            except BayesembleError:
+                continue
+            assert value in (None, 0.5, True, 1) or name in ("dropout", "edges")

@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from bayesemble.core.types import Batch, Clock, map_tensors, tensors_of
+
+
+def test_map_tensors_reaches_every_tensor_and_keeps_the_structure():
+    nested = {"a": torch.ones(2), "b": (torch.ones(1), [torch.ones(3), "text", 5])}
+    doubled = map_tensors(lambda leaf: 2 * leaf, nested)
+    assert doubled["a"].tolist() == [2, 2]
+    assert doubled["b"][0].tolist() == [2]
+    assert doubled["b"][1][0].tolist() == [2, 2, 2]
+    assert doubled["b"][1][1:] == ["text", 5]
+    assert nested["a"].tolist() == [1, 1]
+
+
+def test_tensors_of_lists_the_tensors_and_nothing_else():
+    first, second = torch.zeros(1), torch.zeros(2)
+    found = tensors_of((first, {"mask": second, "flag": True}))
+    assert found[0] is first
+    assert found[1] is second
+    assert len(found) == 2
+
+
+def test_all_members_see_the_same_batch_unless_it_is_per_member():
+    inputs, targets = torch.arange(6.0).reshape(2, 3), torch.arange(2)
+    shared = Batch(inputs, targets)
+    assert all(shared.inputs_of(m) is inputs and shared.targets_of(m) is targets for m in range(2))
+
+    own = Batch(inputs, targets, inputs_per_member=True, targets_per_member=True)
+    assert torch.equal(own.inputs_of(1), inputs[1])
+    assert own.targets_of(1) == 1
+
+
+def test_inputs_and_targets_can_be_per_member_independently():
+    batch = Batch({"x": torch.arange(4.0).reshape(2, 2)}, torch.tensor([5, 6]), inputs_per_member=True)
+    assert batch.inputs_of(1)["x"].tolist() == [2, 3]
+    assert batch.targets_of(1).tolist() == [5, 6]
+
+
+def test_progress_runs_from_0_to_just_below_1():
+    shares = [Clock(step, 4, seed=0).progress for step in range(4)]
+    assert shares == [0, 0.25, 0.5, 0.75]
+
+
+def test_seeds_of_a_member_depend_on_seed_step_and_member_but_not_on_the_number_of_members():
+    seeds = Clock(3, 10, seed=1).member_seeds(5)
+    assert seeds[:2] == Clock(3, 99, seed=1).member_seeds(2)
+    others = [Clock(4, 10, seed=1).member_seeds(5), Clock(3, 10, seed=2).member_seeds(5)]
+    assert len({*seeds, *others[0], *others[1]}) == 15
+
+
+def test_a_clock_cannot_be_turned():
+    with pytest.raises(AttributeError):
+        Clock(0, 1, 0).step = 1

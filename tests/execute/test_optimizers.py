@@ -1,0 +1,199 @@
+import pytest
+import torch
+
+from bayesemble.core.errors import SettingError
+from bayesemble.execute.optimizers import Optimizer, clip_per_member, member_norms
+
+MEMBERS = 3
+SHAPES = {"weight": (4, 3), "bias": (4,), "kernel": (2, 3, 2, 2), "scale": ()}
+
+CASES = [
+    (Optimizer("adam", 0.9, 0.0), lambda p, lr: torch.optim.Adam(p, lr)),
+    (Optimizer("adam", 0.5, 0.0), lambda p, lr: torch.optim.Adam(p, lr, betas=(0.5, 0.999))),
+    (Optimizer("adam", 0.9, 0.1), lambda p, lr: torch.optim.Adam(p, lr, weight_decay=0.1)),
+    (Optimizer("adamw", 0.9, 0.1), lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.1)),
+    (Optimizer("sgd", 0.0, 0.0), lambda p, lr: torch.optim.SGD(p, lr)),
+    (Optimizer("sgd", 0.9, 0.0), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)),
+    (Optimizer("sgd", 0.9, 0.1), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, weight_decay=0.1)),
+]
+over_optimizers = pytest.mark.parametrize(("optimizer", "of_torch"), CASES, ids=[str(c[0]) for c in CASES])
+
+
+def random_leaves(generator):
+    return {
+        name: torch.randn(MEMBERS, *shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()
+    }
+
+
+def run(optimizer, params, steps, rates):
+    params, slots = {name: leaf.clone() for name, leaf in params.items()}, optimizer.init(params)
+    for gradients, rate in zip(steps, rates, strict=True):
+        optimizer.update(params, gradients, slots, rate)
+    return params
+
+
+def run_torch(of_torch, params, steps, rates, member):
+    leaves = {name: torch.nn.Parameter(leaf[member].clone()) for name, leaf in params.items()}
+    optimizer = of_torch(list(leaves.values()), rates[0])
+    for gradients, rate in zip(steps, rates, strict=True):
+        optimizer.param_groups[0]["lr"] = rate
+        for name, leaf in leaves.items():
+            leaf.grad = gradients[name][member].clone()
+        optimizer.step()
+    return leaves
+
+
+@over_optimizers
+def test_the_stacked_update_is_torch_optim_on_each_member_by_itself(optimizer, of_torch, generator):
+    params, steps = random_leaves(generator), [random_leaves(generator) for _ in range(5)]
+    rates = [0.1, 0.1, 0.05, 0.02, 0.01]
+    moved = run(optimizer, params, steps, rates)
+    for member in range(MEMBERS):
+        for name, leaf in run_torch(of_torch, params, steps, rates, member).items():
+            torch.testing.assert_close(moved[name][member], leaf.detach(), rtol=1e-12, atol=1e-12)
+
+
+@over_optimizers
+def test_gradients_laid_out_differently_in_memory_give_the_same_update(optimizer, of_torch, generator):
+    params, gradients = random_leaves(generator), random_leaves(generator)
+    transposed = {name: leaf.mT.contiguous().mT if leaf.dim() > 2 else leaf for name, leaf in gradients.items()}
+    assert transposed["weight"].stride() != gradients["weight"].stride()
+    straight, crossed = (run(optimizer, params, [given] * 3, [0.1] * 3) for given in (gradients, transposed))
+    for name in SHAPES:
+        assert torch.equal(straight[name], crossed[name])
+
+
+@over_optimizers
+def test_a_gradient_broadcast_from_one_number_moves_every_element(optimizer, of_torch):
+    params = {"weight": torch.zeros(2, 3, dtype=torch.float64)}
+    moved = run(optimizer, params, [{"weight": torch.ones((), dtype=torch.float64).expand(2, 3)}], [0.1])
+    torch.testing.assert_close(moved["weight"], torch.full((2, 3), -0.1, dtype=torch.float64))
+
+
+@over_optimizers
+def test_leaves_in_channels_last_layout_are_updated_as_any_other(optimizer, of_torch, generator):
+    params, gradients = random_leaves(generator), random_leaves(generator)
+    kernel = params["kernel"].permute(0, 1, 3, 4, 2).contiguous().permute(0, 1, 4, 2, 3)
+    slots = optimizer.init({"kernel": kernel})
+    for _ in range(3):
+        optimizer.update({"kernel": kernel}, gradients, slots, 0.1)
+    torch.testing.assert_close(kernel, run(optimizer, params, [gradients] * 3, [0.1] * 3)["kernel"])
+
+
+@over_optimizers
+def test_a_run_goes_on_from_copied_slots_as_if_never_stopped(optimizer, of_torch, generator):
+    params, steps = random_leaves(generator), [random_leaves(generator) for _ in range(4)]
+    whole = run(optimizer, params, steps, [0.1] * 4)
+    slots = optimizer.init(params)
+    for gradients in steps:
+        slots = {slot: {name: leaf.clone() for name, leaf in kept.items()} for slot, kept in slots.items()}
+        optimizer.update(params, gradients, slots, 0.1)
+    assert all(torch.equal(params[name], whole[name]) for name in SHAPES)
+
+
+def test_leaves_move_in_place_and_gradients_stay(generator):
+    params, gradients = random_leaves(generator), random_leaves(generator)
+    before, kept = ({n: leaf.clone() for n, leaf in leaves.items()} for leaves in (params, gradients))
+    address = params["weight"].data_ptr()
+    optimizer = Optimizer("adam", 0.9, 0.1)
+    optimizer.update(params, gradients, optimizer.init(params), 0.1)
+    assert params["weight"].data_ptr() == address
+    assert not torch.equal(params["weight"], before["weight"])
+    assert all(torch.equal(gradients[name], kept[name]) for name in SHAPES)
+
+
+def test_slots_hold_only_what_the_optimizer_needs(generator):
+    params = random_leaves(generator)
+    assert Optimizer("sgd", 0.0, 0.0).init(params) == {}
+    assert set(Optimizer("sgd", 0.9, 0.0).init(params)) == {"momentum"}
+    slots = Optimizer("adam", 0.9, 0.0).init(params)
+    assert set(slots) == {"first_moment", "second_moment", "steps"}
+    assert all(not leaf.any() for kept in slots.values() for leaf in kept.values())
+
+
+def test_adam_counts_one_step_per_update_whatever_the_number_of_leaves(generator):
+    optimizer, params = Optimizer("adam", 0.9, 0.0), random_leaves(generator)
+    slots = optimizer.init(params)
+    for _ in range(4):
+        optimizer.update(params, random_leaves(generator), slots, 0.1)
+    assert slots["steps"]["step"].item() == 4
+
+
+# --- clipping ---
+
+
+def naive_norm(gradients, member):
+    return torch.cat([leaf[member].flatten() for leaf in gradients.values()]).norm()
+
+
+def test_the_norm_of_a_member_is_over_all_its_leaves(generator):
+    gradients = random_leaves(generator)
+    expected = torch.stack([naive_norm(gradients, member) for member in range(MEMBERS)])
+    torch.testing.assert_close(member_norms(list(gradients.values())), expected)
+
+
+def test_the_norm_of_leaves_of_more_than_one_block_is_exact_to_rounding(generator):
+    leaves = [torch.rand(3, 5, 30_000, generator=generator), torch.rand(3, 7, generator=generator)]
+    expected = sum(leaf.double().flatten(1).square().sum(1) for leaf in leaves).sqrt()
+    found = member_norms(leaves)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=0)
+
+
+def test_each_member_is_clipped_by_its_own_norm_as_torch_does_it(generator):
+    gradients = random_leaves(generator)
+    for leaf in gradients.values():
+        leaf.mul_(torch.tensor([0.01, 1.0, 100.0]).reshape(-1, *[1] * (leaf.dim() - 1)))
+    expected = []
+    for member in range(MEMBERS):
+        leaves = [torch.nn.Parameter(torch.zeros_like(leaf[member])) for leaf in gradients.values()]
+        for leaf, gradient in zip(leaves, gradients.values(), strict=True):
+            leaf.grad = gradient[member].clone()
+        torch.nn.utils.clip_grad_norm_(leaves, max_norm=2.0)
+        expected.append([leaf.grad for leaf in leaves])
+    clip_per_member(gradients, max_norm=2.0, shared=frozenset())
+    for position, leaf in enumerate(gradients.values()):
+        torch.testing.assert_close(leaf, torch.stack([grads[position] for grads in expected]))
+
+
+def test_a_number_per_member_is_clipped_as_any_other_leaf():
+    gradients = {"scale": torch.tensor([4.0, 0.25]), "bias": torch.tensor([[3.0], [0.0]])}
+    clip_per_member(gradients, max_norm=1.0, shared=frozenset())
+    torch.testing.assert_close(gradients["scale"], torch.tensor([0.8, 0.25]))
+    torch.testing.assert_close(gradients["bias"], torch.tensor([[0.6], [0.0]]))
+
+
+def test_small_gradients_are_not_scaled_up_and_zero_stays_zero():
+    gradients = {"w": torch.tensor([[0.3, 0.4], [0.0, 0.0]])}
+    clip_per_member(gradients, max_norm=1.0, shared=frozenset())
+    assert torch.equal(gradients["w"], torch.tensor([[0.3, 0.4], [0.0, 0.0]]))
+
+
+def test_shared_leaves_are_neither_clipped_nor_counted():
+    gradients = {"own": torch.tensor([[3.0, 4.0], [0.3, 0.4]]), "all": torch.tensor([100.0])}
+    clip_per_member(gradients, max_norm=1.0, shared=frozenset({"all"}))
+    torch.testing.assert_close(gradients["own"], torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+    assert gradients["all"].item() == 100
+
+
+def test_clipping_does_nothing_where_all_leaves_are_shared():
+    gradients = {"all": torch.tensor([100.0])}
+    clip_per_member(gradients, max_norm=1.0, shared=frozenset({"all"}))
+    assert gradients["all"].item() == 100
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("name", "momentum", "weight_decay", "message"),
+    [
+        ("lbfgs", 0.0, 0.0, "optimizer is one of adam, adamw, sgd, not 'lbfgs'"),
+        ("sgd", 1.0, 0.0, r"momentum lies in \[0, 1\), not 1\.0"),
+        ("sgd", -0.1, 0.0, r"momentum lies in \[0, 1\), not -0\.1"),
+        ("adamw", 0.0, -1.0, r"weight_decay cannot be negative, got -1\.0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(name, momentum, weight_decay, message):
+    with pytest.raises(SettingError, match=message):
+        Optimizer(name, momentum, weight_decay)

@@ -1,0 +1,160 @@
+import pytest
+import torch
+from torch import nn
+
+import bayesemble as be
+from bayesemble.core.errors import SettingError
+from bayesemble.diagnostics.convergence import effective_sample_size
+from bayesemble.methods.along_training.running_moments import MEAN
+from helpers import norm_mlp, quick_fit, small_mlp, table
+
+SHORT = {"epochs": 12, "batch_size": 16}  # 36 steps
+
+
+def task(model=small_mlp) -> be.Task:
+    return be.Task(model, be.Categorical())
+
+
+def small(**settings) -> be.Subspace:
+    return be.Subspace(**({"dim": 2, "rank": 5, "draws": 6, "warmup": 2, "vi_epochs": 3} | settings))
+
+
+class Linear:
+    """Linear regression: in any subspace the posterior of the coordinates is a known Gaussian."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.x = torch.randn(40, 4, generator=generator, dtype=torch.float64)
+        noise = torch.randn(40, generator=generator, dtype=torch.float64)
+        self.y = self.x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64) + 0.5 * noise
+        self.task = be.Task(lambda: nn.Linear(4, 1, bias=False).double(), be.Gaussian(0.5))
+
+    def fitted(self, method: be.Subspace) -> be.Ensemble:
+        return quick_fit(self.task, (self.x, self.y), method, epochs=30, batch_size=10, executor="vmap")
+
+    def posterior(self, ensemble: be.Ensemble, member: int) -> tuple[torch.Tensor, torch.Tensor]:
+        method, slots = ensemble.method, ensemble.state.slots
+        basis = slots["subspace_basis"]["weight"][member].flatten(1)
+        design = self.x @ basis.T / (0.5 * method.temperature**0.5)
+        residual = (self.y - self.x @ slots[MEAN]["weight"][member].flatten()) / (0.5 * method.temperature**0.5)
+        precision = design.T @ design + torch.eye(len(basis), dtype=torch.float64) / method.std**2
+        covariance = torch.linalg.inv(precision)
+        return covariance @ design.T @ residual, covariance
+
+
+@pytest.mark.parametrize("basis", ["pca", "random", "curve"])
+@pytest.mark.parametrize("temperature", [1.0, 20.0])
+def test_slice_sampling_gives_the_posterior_in_the_subspace(basis, temperature):
+    """Moments of both coordinates within 4 Monte Carlo standard errors."""
+    problem = Linear()
+    method = small(
+        basis=basis, temperature=temperature, draws=800, warmup=20, num_members=2, std=3.0, learning_rate=0.05
+    )
+    ensemble = problem.fitted(method)
+    for member in range(2):
+        points = ensemble.state.slots["subspace_points"]["points"][member : member + 1]
+        mean, covariance = problem.posterior(ensemble, member)
+        for values, wanted in ((points, mean), ((points - mean) ** 2, covariance.diagonal())):
+            error = values[0].std(0) / effective_sample_size(values).sqrt()
+            assert ((values.mean((0, 1)) - wanted).abs() < 4 * error).all()
+
+
+def test_the_fitted_gaussian_has_the_mean_and_the_conditional_widths():
+    """The best diagonal Gaussian for a Gaussian has its mean and the inverse of the diagonal of its precision."""
+    problem = Linear()
+    method = small(
+        inference="vi", draws=3000, vi_epochs=300, vi_rate=0.05, std=3.0, temperature=20.0, learning_rate=0.05
+    )
+    ensemble = problem.fitted(method)
+    points = ensemble.state.slots["subspace_points"]["points"][0]
+    mean, covariance = problem.posterior(ensemble, 0)
+    widths = torch.linalg.inv(covariance).diagonal().rsqrt()
+    assert ((points.mean(0) - mean).abs() < 0.25 * widths).all()
+    assert ((points.std(0) / widths - 1).abs() < 0.25).all()
+
+
+@pytest.mark.parametrize("inference", ["ess", "vi"])
+@pytest.mark.parametrize("model", [small_mlp, norm_mlp])
+@pytest.mark.parametrize("members", [1, 3])
+def test_networks_lie_in_the_subspace_and_predict(inference, model, members):
+    basis = "curve" if members == 3 else "pca"
+    method = small(inference=inference, num_members=members, basis=basis, curve_epochs=2)
+    ensemble = quick_fit(task(model), table(), method, **SHORT)
+    slots, drawn = ensemble.state.slots, ensemble.draw(6)
+    points = slots["subspace_points"]["points"]
+    for number in range(6):
+        member, turn = number % members, number // members
+        for name, leaf in drawn.params.items():
+            step = torch.einsum("r,r...->...", points[member, turn].float(), slots["subspace_basis"][name][member])
+            torch.testing.assert_close(leaf[number], slots[MEAN][name][member] + step)
+    x = table()[0]
+    assert ensemble.predict(x).probs.isfinite().all()
+    if model is norm_mlp:
+        hidden = x @ drawn.params["0.weight"][4].T + drawn.params["0.bias"][4]
+        torch.testing.assert_close(drawn.buffers["1.running_mean"][4], hidden.mean(0), rtol=1e-4, atol=1e-5)
+
+
+def test_the_members_own_statistics_stay_and_executors_agree():
+    plain = quick_fit(task(norm_mlp), table(), be.DeepEnsemble(num_members=2), **SHORT)
+    loop, vmap = (
+        quick_fit(task(norm_mlp), table(), small(num_members=2), **SHORT, executor=kind) for kind in ("loop", "vmap")
+    )
+    own, wanted = loop.state.members.buffers, plain.state.members.buffers
+    assert all(torch.equal(own[name], leaf) for name, leaf in wanted.items())
+    x = table()[0]
+    torch.testing.assert_close(loop.predict(x).probs, vmap.predict(x).probs, rtol=0, atol=1e-3)
+
+
+def test_a_run_too_short_is_refused_and_one_that_stops_early_keeps_its_members():
+    with pytest.raises(SettingError, match="give 0 snapshots, 3 are needed"):
+        quick_fit(task(), table(), small(), epochs=1)
+    with pytest.warns(UserWarning, match="too few for 2 directions"):
+        early = quick_fit(task(), table(), small(), **SHORT, on_epoch=lambda state, row: True)
+    assert early.predict(table()[0]).probs.isfinite().all()
+
+
+@pytest.mark.parametrize("basis", ["pca", "curve"])
+def test_saved_loaded_and_kept(tmp_path, basis):
+    method = small(num_members=2, basis=basis, curve_epochs=2)
+    ensemble, x = quick_fit(task(norm_mlp), table(), method, **SHORT), table()[0]
+    ensemble.save(tmp_path)
+    assert torch.equal(be.load(tmp_path, norm_mlp).predict(x).probs, ensemble.predict(x).probs)
+    kept = ensemble.keep([1]).draw(2)
+    assert torch.equal(kept.params["0.weight"][1], ensemble.draw(4).params["0.weight"][3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"basis": "line"}, "basis is pca, random or curve"),
+        ({"basis": "curve", "dim": 3}, "the plane of a curve has two directions"),
+        ({"dim": 0}, "dim is a number from 1"),
+        ({"inference": "mcmc"}, "inference is ess or vi"),
+        ({"temperature": 0.0}, "temperature is a positive number"),
+        ({"dim": 9}, "9 directions cannot be found from rank=5"),
+        ({"start": 1.0}, "start is a share"),
+        ({"draws": 0}, "draws is a number from 1"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        small(**settings)
+
+
+def test_the_plane_of_a_curve_holds_the_member_and_the_next_one():
+    """They are sqrt(3) apart along the first direction, and not at all along the second."""
+    ensemble = quick_fit(task(), table(), small(num_members=3, basis="curve", curve_epochs=5), **SHORT)
+    slots, params = ensemble.state.slots, ensemble.state.members.params
+    own = torch.cat([leaf.flatten(1) for leaf in params.values()], 1).double()
+    for member in range(3):
+        basis = torch.cat([leaf[member].flatten(1) for leaf in slots["subspace_basis"].values()], 1).double()
+        centre = torch.cat([leaf[member].flatten() for leaf in slots[MEAN].values()]).double()
+        away = own[[member, (member + 1) % 3]] - centre
+        found = torch.linalg.lstsq(basis.T, away.T).solution
+        torch.testing.assert_close(basis.T @ found, away.T, rtol=0, atol=1e-5)
+        torch.testing.assert_close(found[:, 1] - found[:, 0], found.new_tensor([3**0.5, 0.0]), rtol=0, atol=1e-4)
+
+
+def test_a_curve_needs_another_member():
+    with pytest.raises(SettingError, match="needs num_members=2"):
+        quick_fit(task(), table(), small(basis="curve"), **SHORT)

@@ -1,0 +1,308 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayesemble as be
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.seeds import scoped
+from bayesemble.methods import make_method
+from bayesemble.methods.implicit.patches import COMPONENT_PREFIX
+from helpers import all_leaves, largest_difference, norm_convnet, norm_mlp, quick_fit, small_mlp, table
+
+FAMILY = [be.EMP, be.ECMP, be.Explicit, be.Dropout, be.DropConnect]
+
+
+def task(model=norm_mlp) -> be.Task:
+    return be.Task(model, be.Categorical())
+
+
+def trained_network(model=norm_mlp) -> nn.Module:
+    with scoped(3):
+        return model()
+
+
+# --- the family ---
+
+
+@pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit])
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_draw_of_equal_components_is_the_plain_network(kind, members):
+    network, x = trained_network().eval(), table()[0]
+    method, bound = kind(num_members=members, start=network, jitter=0.0), task().bind(48, x)
+    ensemble = be.Ensemble(bound, method, method.init(bound, 0), be.Loop())
+    drawn = ensemble.draw(6)
+    for name, leaf in network.named_parameters():
+        own = drawn.params[name]
+        assert torch.equal(own if name in drawn.shared else own[3], leaf)
+    with torch.no_grad():
+        expected = network(x).softmax(-1).double()
+    found = ensemble.predict(x, num_draws=6).member_probs[4].double()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [be.Dropout, be.DropConnect])
+def test_nothing_is_dropped_at_rate_zero(kind):
+    dropped = quick_fit(task(), table(), kind(rate=0.0))
+    plain = quick_fit(task(), table(), be.DeepEnsemble(num_members=1))
+    assert largest_difference(all_leaves(dropped), all_leaves(plain)) == 0
+    x = table()[0]
+    torch.testing.assert_close(dropped.predict(x).probs, plain.predict(x).probs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit])
+def test_one_component_is_map_exactly(kind):
+    alone = quick_fit(task(), table(), kind(components=1))
+    plain = quick_fit(task(), table(), be.DeepEnsemble(num_members=1))
+    assert largest_difference(all_leaves(alone), all_leaves(plain)) == 0
+
+
+def test_weight_and_bias_of_a_layer_come_from_one_component():
+    ensemble = quick_fit(task(), table(), be.EMP(components=3))
+    drawn, state = ensemble.draw(100), ensemble.state
+    seen = set()
+    for index in range(100):
+        which = {}
+        for name in ("1.weight", "1.bias", "3.weight", "3.bias"):
+            parts = [state.members.params[name][0], *state.slots["components"][COMPONENT_PREFIX + name][0]]
+            which[name] = next(k for k, part in enumerate(parts) if torch.equal(part, drawn.params[name][index]))
+        assert which["1.weight"] == which["1.bias"]
+        assert which["3.weight"] == which["3.bias"]
+        seen.add((which["1.weight"], which["3.weight"]))
+    assert len(seen) == 9, "100 draws of two layers with three components show all combinations"
+
+
+def test_every_number_comes_from_its_own_component():
+    ensemble = quick_fit(task(), table(), be.ECMP(components=2))
+    drawn, state = ensemble.draw(1).params["3.weight"][0], ensemble.state
+    first, second = state.members.params["3.weight"][0], state.slots["components"][COMPONENT_PREFIX + "3.weight"][0, 0]
+    assert ((drawn == first) | (drawn == second)).all()
+    assert 0 < (drawn == first).float().mean() < 1
+
+
+def test_dropout_leaves_out_columns_and_dropconnect_elements():
+    x = table()[0]
+    columns = quick_fit(task(small_mlp), table(), be.Dropout(rate=0.5)).draw(30).params["2.weight"]
+    gone = (columns == 0).all(1)
+    assert torch.equal(columns == 0, gone.unsqueeze(1).expand_as(columns)), "a unit goes as a whole"
+    assert 0.3 < gone.float().mean() < 0.7
+    ensemble = quick_fit(task(small_mlp), table(), be.DropConnect(rate=0.5))
+    elements = ensemble.draw(30).params["2.weight"]
+    assert 0.3 < (elements == 0).float().mean() < 0.7
+    assert ((elements == 0).any(1) & (elements != 0).any(1)).any()
+    assert ensemble.predict(x).probs.isfinite().all()
+
+
+def test_noise_around_components_has_its_size():
+    ensemble = quick_fit(task(), table(), be.EMP(components=1, sigma=0.5, select="output"))
+    drawn = ensemble.draw(500).params["3.weight"] - ensemble.state.members.params["3.weight"]
+    assert abs(float(drawn.std()) - 0.5) < 0.02
+
+
+@pytest.mark.parametrize("method", [be.ECMP(sigma=0.1), be.EMP(sigma=0.1, num_members=2)], ids=["one", "two"])
+def test_a_network_depends_on_its_number_alone(method):
+    """Whatever others are made beside it."""
+    state = quick_fit(task(), table(), method).state
+    whole = method.make(state, range(6), seed=3).params["3.weight"]
+    parts = [method.make(state, numbers, seed=3).params["3.weight"] for numbers in (range(1), range(1, 6))]
+    assert torch.equal(torch.cat(parts), whole)
+
+
+def test_shared_leaves_are_not_copied():
+    drawn = quick_fit(task(), table(), be.EMP()).draw(50)
+    assert drawn.shared >= {"0.weight", "0.bias", "1.running_mean"}
+    assert drawn.params["0.weight"].shape == (8, 4)
+    assert drawn.params["1.weight"].shape == (50, 8)
+
+
+def test_mixed_assignments_by_kind_of_layer():
+    method = be.Patched(components=3, assignment={"norm": "layer", "output": "element"})
+    ensemble = quick_fit(task(), table(), method)
+    patches = method.patches(ensemble.task)
+    assert patches["1.weight"].kind == patches["1.bias"].kind == "layer"
+    assert patches["3.weight"].kind == "element"
+    with pytest.raises(SettingError, match=r"says nothing of 1\.weight"):
+        quick_fit(task(), table(), replace(method, assignment={"output": "element"}))
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_convolutions_and_embeddings(kind):
+    with scoped(0):
+        x = torch.rand(24, 3, 8, 8)
+    y = torch.arange(24) % 4
+    for select in ("all", "output"):
+        ensemble = quick_fit(task(norm_convnet), (x, y), kind(select=select))
+        assert ensemble.predict(x, num_draws=3).probs.isfinite().all()
+
+    def words() -> nn.Module:
+        return nn.Sequential(nn.Embedding(10, 6), nn.Flatten(), nn.LayerNorm(18), nn.Linear(18, 3))
+
+    tokens = torch.arange(60).reshape(20, 3) % 10
+    ensemble = quick_fit(task(words), (tokens, torch.arange(20) % 3), kind(select="all"))
+    assert ensemble.predict(tokens, num_draws=3).probs.isfinite().all()
+
+
+# --- training ---
+
+
+@pytest.mark.parametrize("kind", FAMILY)
+def test_members_train_as_if_alone(kind):
+    three = quick_fit(task(), table(), kind(num_members=3))
+    one = quick_fit(task(), table(), kind(num_members=1))
+    assert largest_difference(all_leaves(one), all_leaves(three), members=1) < 1e-6
+
+
+def test_fine_tuning_the_components_alone_leaves_the_network_as_it_was():
+    network = trained_network()
+    tuned = quick_fit(task(), table(), be.ECMP(start=network, train="components", learning_rate=0.01), epochs=4)
+    params = tuned.state.members.params
+    assert torch.equal(params["0.weight"][0], network[0].weight)
+    assert not torch.equal(params["3.weight"][0], network[3].weight)
+    moments = tuned.state.slots["first_moment"]
+    assert "0.weight" not in moments
+    assert COMPONENT_PREFIX + "3.weight" in moments
+    everything = quick_fit(task(), table(), be.ECMP(start=network, learning_rate=0.01), epochs=4)
+    assert not torch.equal(everything.state.members.params["0.weight"][0], network[0].weight)
+
+
+def test_a_trained_network_must_be_like_that_of_the_task():
+    with pytest.raises(SettingError, match=r"'0.weight' needs shape \(8, 4\), got shape \(3, 2\)"):
+        quick_fit(task(), table(), be.EMP(start=_other_network()))
+
+
+def _other_network() -> nn.Module:
+    with scoped(0):
+        return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2))
+
+
+def test_explicit_components_keep_their_own_statistics():
+    ensemble = quick_fit(task(), table(), be.Explicit(components=3), epochs=8)
+    means = ensemble.state.slots["component_buffers"]["1.running_mean"][0]
+    assert len({tuple(row.tolist()) for row in means}) == 3
+    drawn = ensemble.draw(12)
+    for index in range(12):
+        weights = ensemble.state.slots["components"][COMPONENT_PREFIX + "0.weight"][0]
+        parts = [ensemble.state.members.params["0.weight"][0], *weights]
+        which = next(k for k, part in enumerate(parts) if torch.equal(part, drawn.params["0.weight"][index]))
+        assert torch.equal(drawn.buffers["1.running_mean"][index], means[which])
+
+
+@pytest.mark.parametrize(
+    "method",
+    [be.ECMP(), be.EMP(mixing="learned", training_draws=2), be.Explicit()],
+    ids=["ecmp", "learned", "explicit"],
+)
+def test_resuming_gives_the_same_bits(method, tmp_path):
+    whole = quick_fit(task(), table(), method, epochs=4)
+    folder = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="power cut"):
+        quick_fit(task(), table(), method, epochs=4, checkpoint=folder, on_epoch=_power_cut)
+    resumed = quick_fit(task(), table(), method, epochs=4, checkpoint=folder, resume=True)
+    assert len(resumed.history) == 4
+    for slot, leaves in whole.state.groups().items():
+        for name, leaf in leaves.items():
+            assert torch.equal(leaf, resumed.state.groups()[slot][name]), name
+
+
+def _power_cut(state, row):
+    if row["epoch"] == 3:
+        raise RuntimeError("power cut")
+
+
+@pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit, be.Dropout])
+@pytest.mark.parametrize("members", [1, 2])
+def test_draws_can_have_statistics_of_their_own(kind, members):
+    """Those that a plain pass over the data gives each of them."""
+    method = kind(num_members=members, statistics="own", draws=6, select="all")
+    ensemble = quick_fit(task(), table(), method, batch_size=None, epochs=4)
+    drawn, x = ensemble.draw(6), table()[0]
+    for number in range(6):
+        hidden = x @ drawn.params["0.weight"][number].T + drawn.params["0.bias"].expand(6, 8)[number]
+        torch.testing.assert_close(drawn.buffers["1.running_mean"][number], hidden.mean(0), rtol=1e-4, atol=1e-5)
+    assert torch.equal(ensemble.predict(x, seed=1).probs, ensemble.predict(x, seed=2).probs), "the networks are settled"
+    with pytest.raises(SettingError, match="measured for 6 networks, 7 were asked for"):
+        ensemble.predict(x, num_draws=7)
+
+
+def test_some_members_can_be_kept():
+    ensemble = quick_fit(task(), table(), be.ECMP(num_members=3))
+    kept = ensemble.keep([2])
+    assert kept.num_members == 1
+    own = ensemble.state.slots["components"][COMPONENT_PREFIX + "3.weight"][2]
+    assert torch.equal(kept.state.slots["components"][COMPONENT_PREFIX + "3.weight"][0], own)
+    assert kept.predict(table()[0], num_draws=5).probs.isfinite().all()
+
+
+def test_members_without_components_can_be_kept_too():
+    ensemble, x = quick_fit(task(), table(), be.Dropout(num_members=3)), table()[0]
+    assert ensemble.keep([0, 2]).predict(x, num_draws=4).probs.isfinite().all()
+
+
+def test_draws_come_from_members_in_turn_and_by_their_weights():
+    ensemble = quick_fit(task(), table(), be.EMP(num_members=2)).reweight([0.8, 0.2])
+    drawn = ensemble.draw(6)
+    assert torch.equal(drawn.params["0.weight"][0], drawn.params["0.weight"][4])
+    assert not torch.equal(drawn.params["0.weight"][0], drawn.params["0.weight"][1])
+    torch.testing.assert_close(drawn.weights[:2], torch.tensor([0.8, 0.2], dtype=torch.float64) / 3)
+
+
+def test_data_of_each_member_is_trained_on_but_not_predicted_at_once():
+    x, y = table()
+    own = be.PerMember(torch.stack([x, x + 1]), torch.stack([y, y]))
+    ensemble = quick_fit(task(), own, be.ECMP(num_members=2), batch_size=16)
+    with pytest.raises(DataError, match="keep"):
+        ensemble.predict(be.PerMember(own.inputs))
+    assert ensemble.keep([1]).predict(x + 1).probs.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"assignment": "row"}, "assignment is one of layer"),
+        ({"components": 0}, "components is a number from 1"),
+        ({"rate": 1.0}, "probability below 1"),
+        ({"mixing": "learned"}, "training_draws=2"),
+        ({"kl": "half"}, "kl is exact or single"),
+        ({"statistics": "none"}, "statistics is shared or own"),
+        ({"train": "nothing"}, "train is all or components"),
+        ({"mixing": "some"}, "mixing is uniform or learned"),
+        ({"draws": 0}, "draws is a number from 1"),
+        ({"sigma": -1.0}, "sigma is a number of at least 0"),
+        ({"anchored": True}, "leave it off"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings, sentence):
+    with pytest.raises(SettingError, match=sentence):
+        be.Patched(**settings)
+
+
+def test_several_architectures_are_refused():
+    with pytest.raises(SettingError, match="one architecture"):
+        quick_fit(be.Task([small_mlp, norm_mlp], be.Categorical()), table(), be.EMP(num_members=2))
+
+
+def test_without_norm_layers_the_output_alone_is_patched():
+    assert set(be.EMP().patches(task(small_mlp))) == {"2.weight", "2.bias"}
+
+
+def test_the_output_is_found_by_running_the_network():
+    class HeadFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 2)
+            self.body = nn.Linear(4, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(torch.relu(self.body(x)))
+
+    ensemble = quick_fit(task(HeadFirst), table(), be.EMP(select="output"))
+    assert set(ensemble.state.slots["patches"]) == {"head.weight", "head.bias"}
+
+
+def test_wishes_of_any_form_are_taken_by_name_and_others_refused():
+    for wish in (["first", "last"], nn.LayerNorm, (nn.Linear, nn.LayerNorm), lambda name, _: True):
+        assert make_method("ecmp", select=wish).select == wish
+    for wish in (3, None, True):
+        with pytest.raises(be.SettingError, match="setting 'select' of 'ecmp' must be"):
+            make_method("ecmp", select=wish)

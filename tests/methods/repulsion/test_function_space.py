@@ -1,0 +1,214 @@
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+import bayesemble as be
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import State
+from bayesemble.core.seeds import scoped
+from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.repulsion import density_scores
+from bayesemble.methods.repulsion.interacting import products
+from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
+
+
+def tiny() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+
+
+def data(rows: int = 6) -> tuple[Tensor, Tensor]:
+    x, y = table(rows)
+    return x.double(), y + (x[:, 2] > 0)
+
+
+def flat_jacobian(module: nn.Module, params: dict, x: Tensor) -> Tensor:
+    """d f / d w of one member, `(outputs, weights)`."""
+    jacobian = jacrev(lambda leaves: functional_call(module, leaves, (x,)).flatten())(params)
+    return torch.cat([leaf.flatten(1) for leaf in jacobian.values()], 1)
+
+
+def moved(method, task: be.Task, x: Tensor, y: Tensor, seed: int = 0) -> tuple[State, Tensor]:
+    """The state before, and what one plain SGD step adds to the weights of each member, per unit of learning rate."""
+    bound = task.bind(len(x), x)
+    state = method.init(bound, seed)
+    before = state.clone()
+    after, _ = method.step(state, Batch(x, y), bound, be.Vmap(), Clock(0, 10, seed))
+    steps = [after.members.params[name] - leaf for name, leaf in before.members.params.items()]
+    return before, torch.cat([leaf.flatten(1) for leaf in steps], 1) / method.learning_rate
+
+
+PLAIN = {"num_members": 4, "space": "function", "optimizer": "sgd", "momentum": 0.0, "learning_rate": 1e-3}
+
+
+@pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
+@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere):
+    """phi_i = J_i^T (D s)_i + J'_i^T (D p - R f')_i with Jacobians written out, J' at the points that are compared."""
+    x, y = data()
+    others = torch.randn(5, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+    points = {"points": lambda generator: others} if elsewhere else {}
+    method = kind(
+        **PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, prior_every=1, **points
+    )
+    state, found = moved(method, be.Task(tiny, be.Categorical()), x, y)
+    with scoped(0):
+        module = tiny()
+    # The first network drawn from the prior is drawn anew at step 0, as it was drawn for the start of step 1.
+    after = method.init(be.Task(tiny, be.Categorical()).bind(6, x), 0)
+    method.step(after, Batch(x, y), be.Task(tiny, be.Categorical()).bind(6, x), be.Loop(), Clock(0, 10, 0))
+    pool = after.slots["prior_draws"]
+
+    where = others if elsewhere else x
+    members = [params for params, _ in state.members.split()]
+    f = torch.stack([functional_call(module, params, (where,)).flatten() for params in members])
+    prior = torch.stack(
+        [functional_call(module, {n: leaf[k] for n, leaf in pool.items()}, (where[:2],)).flatten() for k in range(4)]
+    )
+    pull = torch.zeros_like(f)
+    pull[:, :6] = density_scores.ssge(prior, at=f[:, :6])
+    slopes = []
+    for params in members:
+        outputs = functional_call(module, params, (x,)).detach().requires_grad_()
+        slopes.append(
+            torch.autograd.grad(-nn.functional.cross_entropy(outputs, y, reduction="sum"), outputs)[0].flatten()
+        )
+    s = torch.stack(slopes)
+    forces = method.forces(*products([f]))
+    drive = torch.eye(4, dtype=torch.float64) if forces.driving is None else forces.driving
+    for i, params in enumerate(members):
+        phi = flat_jacobian(module, params, x).T @ (drive @ s)[i]
+        phi = phi + flat_jacobian(module, params, where).T @ (drive @ pull - forces.repelling @ f)[i]
+        torch.testing.assert_close(found[i], phi / 6, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("executor", ["loop", be.Vmap(), be.Vmap(chunk=2)], ids=str)
+@pytest.mark.parametrize("make", [small_mlp, norm_mlp, dropout_mlp])
+def test_executors_agree(executor, make):
+    # Plain SGD: a bias before batch norm has gradient 0, which Adam would blow up from rounding.
+    method = be.Repulsive(num_members=5, space="function", optimizer="sgd", learning_rate=0.1)
+    reference = quick_fit(be.Task(make, be.Categorical()), table(), method)
+    other = quick_fit(be.Task(make, be.Categorical()), table(), method, executor=executor)
+    assert largest_difference(all_leaves(reference), all_leaves(other)) < 2e-5
+
+
+@pytest.mark.parametrize("likelihood", [be.Gaussian("learned"), be.HeteroscedasticGaussian()], ids=str)
+def test_without_repulsion_and_prior_it_is_a_deep_ensemble(likelihood):
+    """Also for leaves of the likelihood, such as a learned noise."""
+    x, _ = table()
+    y = x[:, :1] if isinstance(likelihood, be.Gaussian) else x[:, 0]
+    outputs = 1 if isinstance(likelihood, be.Gaussian) else 2
+    task = be.Task(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, outputs)), likelihood, prior=None)
+    calm = quick_fit(task, (x, y), be.Repulsive(num_members=3, space="function", repulsion=0.0))
+    plain = quick_fit(task, (x, y), be.DeepEnsemble(num_members=3))
+    assert largest_difference(all_leaves(calm), all_leaves(plain)) < 1e-6
+
+
+def test_the_prior_over_weights_can_be_kept():
+    task = be.Task(small_mlp, be.Categorical(), prior=be.NormalPrior(std=0.1))
+    method = be.Repulsive(num_members=3, space="function", repulsion=0.0, function_prior=False)
+    calm, plain = quick_fit(task, table(), method), quick_fit(task, table(), be.DeepEnsemble(num_members=3))
+    assert largest_difference(all_leaves(calm), all_leaves(plain)) < 1e-6
+    assert "prior_draws" not in calm.state.slots
+
+
+def test_one_prior_draw_is_renewed_at_each_step():
+    x, y = data()
+    task = be.Task(tiny, be.Categorical()).bind(len(x), x)
+    method = be.Repulsive(num_members=2, space="function", prior_draws=3, prior_every=1)
+    state = method.init(task, 0)
+    for number in range(5):
+        before = state.slots["prior_draws"]["0.weight"].clone()
+        state, _ = method.step(state, Batch(x, y), task, be.Loop(), Clock(number, 10, 0))
+        changed = (state.slots["prior_draws"]["0.weight"] != before).flatten(1).any(1)
+        assert changed.tolist() == [number % 3 == place for place in range(3)]
+
+
+def test_a_common_shift_of_all_logits_is_not_seen():
+    """A member whose logits are all one higher is the same function to a softmax."""
+    x, y = data()
+    task = be.Task(partial(nn.Linear, 4, 3, dtype=torch.float64), be.Categorical(), prior=None)
+    bound = task.bind(len(x), x)
+    for features in ("auto", "centred", "log_probs"):
+        method = be.Repulsive(**PLAIN, features=features)
+        steps = []
+        for shift in (0.0, 1.0):
+            state = method.init(bound, 0)
+            state.members.params["bias"][1] += shift
+            start = state.clone()
+            state, _ = method.step(state, Batch(x, y), bound, be.Loop(), Clock(0, 1, 0))
+            steps.append(state.members.params["weight"] - start.members.params["weight"])
+        torch.testing.assert_close(steps[0], steps[1])
+
+
+def test_noise_moves_the_points_and_is_reproducible():
+    def fitted(seed):
+        method = be.Repulsive(num_members=3, space="function", points="noise", noise=0.5)
+        return all_leaves(quick_fit(be.Task(small_mlp, be.Categorical()), table(), method, seed=seed))
+
+    batch = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.Repulsive(num_members=3, space="function"))
+    assert largest_difference(fitted(0), fitted(0)) == 0
+    assert largest_difference(fitted(0), all_leaves(batch)) > 0
+
+
+def test_points_elsewhere_leave_batch_norm_statistics_alone():
+    far = be.RowSampler(100 + table()[0], 8)
+    method = be.Repulsive(num_members=3, space="function", points=far, repulsion=0.0, function_prior=False)
+    there = quick_fit(be.Task(norm_mlp, be.Categorical()), table(), method)
+    here = quick_fit(be.Task(norm_mlp, be.Categorical()), table(), be.DeepEnsemble(num_members=3))
+    assert largest_difference(all_leaves(there), all_leaves(here)) < 1e-6
+
+
+def test_adversarial_training_works_in_function_space_too():
+    task = be.Task(small_mlp, be.Categorical(), prior=None)
+    method = be.Repulsive(num_members=3, space="function", repulsion=0.0, adversarial=0.1)
+    found = quick_fit(task, table(), method)
+    plain = quick_fit(task, table(), be.DeepEnsemble(num_members=3, adversarial=0.1))
+    assert largest_difference(all_leaves(found), all_leaves(plain)) < 1e-6
+
+
+def test_a_run_with_prior_draws_can_be_resumed_bit_for_bit(tmp_path):
+    task, method = be.Task(norm_mlp, be.Categorical()), be.Repulsive(num_members=3, space="function")
+    whole = quick_fit(task, table(), method, epochs=4)
+
+    def interrupt(state, row):
+        if row["epoch"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(task, table(), method, epochs=4, checkpoint=tmp_path, on_epoch=interrupt)
+    resumed = quick_fit(task, table(), method, epochs=4, checkpoint=tmp_path, resume=True)
+    assert largest_difference(all_leaves(whole), all_leaves(resumed)) == 0
+
+
+def test_a_sampler_is_named_in_the_saved_settings_and_needed_again(tmp_path):
+    method = be.Repulsive(num_members=2, space="function", points=be.RowSampler(table()[0], 4))
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(), method)
+    ensemble.save(tmp_path)
+    loaded = be.load(tmp_path, small_mlp)
+    x, y = table()
+    assert torch.equal(loaded.predict(x).probs, ensemble.predict(x).probs)
+    with pytest.raises(SettingError, match="sampler of points was not saved"):
+        loaded.method.step(loaded.state, Batch(x, y), loaded.task, loaded.executor, Clock(0, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"anchored": True}, "anchored=True shifts a prior over weights"),
+        ({"bootstrap": True}, "members see different rows"),
+    ],
+)
+def test_what_makes_no_sense_in_function_space_is_refused(settings, message):
+    with pytest.raises(SettingError, match=message):
+        quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.Repulsive(space="function", **settings))
+
+
+def test_log_probs_need_classes():
+    x, _ = table()
+    task = be.Task(lambda: nn.Linear(4, 1), be.Gaussian())
+    with pytest.raises(SettingError, match=r"log_probs.*Categorical"):
+        quick_fit(task, (x, x[:, :1]), be.Repulsive(space="function", features="log_probs"))

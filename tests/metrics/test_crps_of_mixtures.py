@@ -1,0 +1,228 @@
+import math
+
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.special
+import scipy.stats
+import torch
+
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.metrics import crps, crps_of_mixtures, nll, pinball
+from bayesemble.predictive import NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
+from helpers import oracle, poissons, weighted_normals
+
+# --- CRPS of normals ---
+
+
+def integrated_crps(predictive, targets, family=scipy.stats.norm):
+    """The integral of (F(x) - [x >= y])^2, row by row, by quadrature."""
+    total = 0.0
+    for row, y in enumerate(targets.tolist()):
+        weights, means, stds = predictive.weights.numpy(), predictive.means[:, row].numpy(), predictive.stds[:, row]
+        members = family(means, stds.numpy())
+        below = scipy.integrate.quad(lambda x, w=weights, n=members: (w @ n.cdf(x)) ** 2, -np.inf, y, limit=200)[0]
+        above = scipy.integrate.quad(lambda x, w=weights, n=members: (w @ n.sf(x)) ** 2, y, np.inf, limit=200)[0]
+        total += below + above
+    return total / len(targets)
+
+
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_crps_is_the_integral_of_the_squared_distance_of_distribution_functions(members, generator):
+    predictive, targets = weighted_normals(generator, members)
+    assert crps(predictive, targets) == pytest.approx(integrated_crps(predictive, targets), abs=1e-6)
+
+
+def test_crps_of_one_normal_is_its_closed_form(generator):
+    predictive, targets = weighted_normals(generator, members=1, rows=50)
+    score = ((targets - predictive.means[0]) / predictive.stds[0]).numpy()
+    normal = scipy.stats.norm()
+    expected = score * (2 * normal.cdf(score) - 1) + 2 * normal.pdf(score) - 1 / math.sqrt(math.pi)
+    assert crps(predictive, targets) == pytest.approx((predictive.stds[0].numpy() * expected).mean(), abs=1e-12)
+
+
+def test_crps_is_that_of_many_draws(generator):
+    predictive, targets = weighted_normals(generator, rows=6)
+    draws = predictive.sample(1000, generator).T
+    theirs = oracle("torchmetrics.functional.regression").continuous_ranked_probability_score(draws, targets)
+    assert crps(predictive, targets) == pytest.approx(theirs.item(), rel=0.05)
+
+
+def test_crps_of_members_without_doubt_is_that_of_their_means_as_draws(generator):
+    means = torch.randn(7, 30, generator=generator, dtype=torch.float64)
+    targets = torch.randn(30, generator=generator, dtype=torch.float64)
+    theirs = oracle("torchmetrics.functional.regression").continuous_ranked_probability_score(means.T, targets)
+    assert crps(Predictive.from_normal(means, 1e-12), targets) == pytest.approx(theirs.item(), abs=1e-6)
+    no_noise = NormalPredictive(torch.full((7,), 1 / 7), means, torch.zeros_like(means))
+    assert crps(no_noise, targets) == pytest.approx(theirs.item(), abs=1e-6)
+
+
+def test_crps_of_one_certain_member_is_the_absolute_error_also_where_it_is_none():
+    assert crps(Predictive.from_normal([1.0, 2.0], 1e-200), [1.0, 5.0]) == pytest.approx(1.5)
+
+
+def test_crps_respects_the_weights(generator):
+    predictive, targets = weighted_normals(generator)
+    unweighted = predictive.reweight([1, 1, 1])
+    twice = Predictive.from_normal(unweighted.means[[0, 1, 1, 2]], unweighted.stds[[0, 1, 1, 2]])
+    assert crps(unweighted.reweight([1, 2, 1]), targets) == pytest.approx(crps(twice, targets))
+    assert crps(unweighted.reweight([0, 1, 0]), targets) == pytest.approx(crps(unweighted.member(1), targets))
+    same = Predictive.from_normal(unweighted.means[[0, 0, 0]], unweighted.stds[[0, 0, 0]])
+    assert crps(same, targets) == pytest.approx(crps(unweighted.member(0), targets))
+
+
+def test_crps_is_twice_the_mean_cost_of_all_quantiles(generator):
+    predictive, targets = weighted_normals(generator)
+    levels = (np.arange(100) + 0.5) / 100
+    assert crps(predictive, targets) == pytest.approx(
+        2 * np.mean([pinball(predictive, targets, q) for q in levels]), 1e-2
+    )
+
+
+def test_crps_in_small_pieces_is_the_same(generator, monkeypatch):
+    predictive, targets = weighted_normals(generator, rows=50)
+    counts = PoissonPredictive(predictive.weights, predictive.means.abs())
+    whole = crps(predictive, targets), crps(counts, targets.abs().round())
+    monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 20)
+    assert (crps(predictive, targets), crps(counts, targets.abs().round())) == pytest.approx(whole, rel=1e-12)
+
+
+def test_crps_of_a_thousand_members_holds_no_square_of_them_per_row(generator, monkeypatch):
+    sizes = []
+    size = crps_of_mixtures._expected_size
+    monkeypatch.setattr(
+        crps_of_mixtures, "_expected_size", lambda mean, std: sizes.append(mean.numel()) or size(mean, std)
+    )
+    predictive, targets = weighted_normals(generator, members=1000, rows=40)
+    assert crps(predictive, targets) > 0
+    assert max(sizes) == 1000 * 40
+
+
+def test_crps_of_several_outputs_is_the_mean_of_theirs(generator):
+    means, targets = torch.randn(3, 20, 2, generator=generator), torch.randn(20, 2, generator=generator)
+    each = [crps(Predictive.from_normal(means[..., i], 0.5), targets[:, i]) for i in range(2)]
+    assert crps(Predictive.from_normal(means, 0.5), targets) == pytest.approx(np.mean(each))
+
+
+def test_crps_grows_linearly_with_a_distance_that_the_nll_squares():
+    predictive = Predictive.from_normal([0.0], 1.0)
+    assert crps(predictive, [2e6]) / crps(predictive, [1e6]) == pytest.approx(2, rel=1e-5)
+    assert nll(predictive, [2e6]) / nll(predictive, [1e6]) == pytest.approx(4, rel=1e-5)
+
+
+def test_crps_of_single_precision_is_computed_in_double(generator):
+    predictive, targets = weighted_normals(generator)
+    single = NormalPredictive(predictive.weights.float(), predictive.means.float(), predictive.stds.float())
+    assert crps(single, targets) == pytest.approx(crps(predictive, targets), rel=1e-6)
+
+
+def test_crps_of_classes_is_refused():
+    with pytest.raises(SettingError, match="the CRPS is for real numbers and counts, got ClassPredictive"):
+        crps(Predictive.from_probs([[0.5, 0.5]]), [0])
+
+
+# --- CRPS of heavy tails ---
+
+
+def weighted_students(generator, degrees, members=3, rows=12):
+    normals, targets = weighted_normals(generator, members, rows)
+    return StudentPredictive(normals.weights, normals.means, normals.stds, degrees), targets
+
+
+@pytest.mark.parametrize("degrees", [3, 4, 9])
+@pytest.mark.parametrize("members", [1, 2, 5])
+def test_crps_of_heavy_tails_is_the_integral(members, degrees, generator):
+    predictive, targets = weighted_students(generator, degrees, members)
+    scale = math.sqrt((degrees - 2) / degrees)
+    expected = integrated_crps(predictive, targets, lambda mean, std: scipy.stats.t(degrees, mean, scale * std))
+    assert crps(predictive, targets) == pytest.approx(expected, rel=1e-5)
+
+
+def test_crps_of_almost_normal_tails_is_nearly_the_closed_form_of_the_normal(generator):
+    normals, targets = weighted_normals(generator)
+    students = StudentPredictive(normals.weights, normals.means, normals.stds, 301)
+    assert crps(students, targets) == pytest.approx(crps(normals, targets), rel=1e-2)
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e3])
+def test_crps_of_heavy_tails_with_members_and_targets_far_apart(spread):
+    means, stds = torch.tensor([[0.0], [5.0]]).double(), torch.full((2, 1), spread).double()
+    predictive, targets = StudentPredictive(torch.tensor([0.3, 0.7]).double(), means, stds, 4), torch.tensor([-90.0])
+    scale = math.sqrt(0.5)
+    expected = integrated_crps(predictive, targets, lambda mean, std: scipy.stats.t(4, mean, scale * std))
+    assert crps(predictive, targets) == pytest.approx(expected, rel=1e-5)
+
+
+def test_crps_of_heavy_tails_in_small_pieces_is_the_same(generator, monkeypatch):
+    predictive, targets = weighted_students(generator, 4)
+    whole = crps(predictive, targets)
+    monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 400)
+    assert crps(predictive, targets) == pytest.approx(whole, rel=1e-12)
+
+
+# --- CRPS of counts ---
+
+
+def naive_count_crps(predictive, counts, terms):
+    """The sum of (F(k) - [k >= y])^2 over the first counts, with the F of scipy."""
+    grid = np.arange(terms)[:, None]
+    members = [scipy.stats.poisson.cdf(grid, rates.numpy()) for rates in predictive.rates]
+    cdf = np.tensordot(predictive.weights.numpy(), np.stack(members), axes=1)
+    return ((cdf - (grid >= np.asarray(counts))) ** 2).sum(0).mean()
+
+
+@pytest.mark.parametrize("scale", [0.01, 3.0, 200.0])
+def test_crps_of_counts_is_the_sum_over_many_counts(scale, generator):
+    rates = scale * torch.randn(4, 30, generator=generator, dtype=torch.float64).exp()
+    counts = torch.poisson(rates[0] * torch.rand(30, generator=generator).double() * 3, generator=generator)
+    predictive = poissons(rates, [1.0, 2.0, 3.0, 4.0])
+    assert crps(predictive, counts) == pytest.approx(naive_count_crps(predictive, counts, 20_000), rel=1e-8)
+
+
+@pytest.mark.parametrize(("rate", "count"), [(0.3, 0), (4.0, 9), (2500.0, 2400)])
+def test_crps_of_one_poisson_is_the_expected_distance_less_half_that_of_two_draws(rate, count):
+    grid = np.arange(int(rate + 20 * math.sqrt(rate) + 50))
+    distance = np.abs(grid - count) @ scipy.stats.poisson.pmf(grid, rate)
+    # E|X - X'| of two draws, the absolute value of a Skellam variable, in closed form.
+    difference = 2 * rate * scipy.special.ive([0, 1], 2 * rate).sum()
+    assert crps(poissons([[rate]]), [count]) == pytest.approx(distance - difference / 2, rel=1e-8)
+
+
+def test_crps_of_counts_far_from_all_rates_is_their_distance():
+    predictive = poissons([[1000.0], [1000.0]])
+    spread = 1000 * scipy.special.ive([0, 1], 2000).sum()
+    for count in (0, 100_000, 10**9):
+        assert crps(predictive, [count]) == pytest.approx(abs(count - 1000) - spread, rel=1e-9)
+
+
+def test_crps_of_counts_with_members_far_apart(generator):
+    predictive = poissons([[0.5, 0.0], [5000.0, 3.0]], [3.0, 1.0])
+    for counts in ([0, 0], [2500, 5], [9000, 40]):
+        assert crps(predictive, counts) == pytest.approx(naive_count_crps(predictive, counts, 20_000), rel=1e-8)
+
+
+def test_crps_of_a_large_rate_is_nearly_that_of_the_normal():
+    rate = 1e6
+    normal = Predictive.from_normal([rate], math.sqrt(rate))
+    for count in (rate - 2000, rate, rate + 500):
+        assert crps(poissons([[rate]]), [count]) == pytest.approx(crps(normal, [count]), rel=1e-3)
+
+
+def test_crps_of_counts_respects_the_weights_and_a_rate_of_zero_is_certain(generator):
+    rates, counts = torch.rand(3, 20, generator=generator) * 5, torch.randint(0, 9, (20,), generator=generator)
+    assert crps(poissons(rates, [0.0, 1.0, 0.0]), counts) == pytest.approx(crps(poissons(rates[1:2]), counts))
+    assert crps(poissons(rates, [1.0, 2.0, 1.0]), counts) == pytest.approx(crps(poissons(rates[[0, 1, 1, 2]]), counts))
+    assert crps(poissons([[0.0]]), [7]) == 7
+    assert crps(poissons([[0.0]]), [0]) == 0
+
+
+@pytest.mark.parametrize("wrong", [1.5, -1])
+def test_targets_that_are_no_counts_are_refused(wrong):
+    with pytest.raises(DataError, match=rf"targets must be counts 0, 1, 2, \.\.\.; row 1 holds {wrong}"):
+        crps(poissons([[1.0, 1.0]]), [0, wrong])
+
+
+@pytest.mark.parametrize("rate", [1e30, math.inf])
+def test_rates_that_are_no_longer_counts_are_refused(rate):
+    with pytest.raises(DataError, match=r"summed over more than 16777216 counts in a row: .* leave out the rows"):
+        crps(poissons([[1.0], [rate]]), [0])

@@ -1,0 +1,314 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import distributions
+
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, StudentPredictive
+from bayesemble.task.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    HeteroscedasticStudent,
+    Poisson,
+)
+
+MEMBERS, ROWS = 3, 5
+
+# likelihood, shape of the outputs of one row, shape of the targets of one row, number of different targets
+CASES = [
+    (Categorical(), (4,), (), 4),
+    (Categorical(), (2, 4), (2,), 4),
+    (Bernoulli(), (), (), 2),
+    (Bernoulli(), (1,), (1,), 2),
+    (Bernoulli(), (3,), (3,), 2),
+    (Gaussian(0.7), (), (), None),
+    (Gaussian(0.7), (1,), (1,), None),
+    (Gaussian(0.7), (3,), (3,), None),
+    (Gaussian("learned"), (), (), None),
+    (Gaussian("learned"), (1,), (1,), None),
+    (Gaussian("learned"), (3,), (3,), None),
+    (HeteroscedasticGaussian(), (2,), (1,), None),
+    (HeteroscedasticGaussian(), (6,), (3,), None),
+    (HeteroscedasticStudent(), (2,), (1,), None),
+    (HeteroscedasticStudent(7), (6,), (3,), None),
+    (Poisson(), (), (), 9),
+    (Poisson(), (1,), (1,), 9),
+    (Poisson(), (2,), (2,), 9),
+]
+over_likelihoods = pytest.mark.parametrize(
+    ("likelihood", "output_shape", "target_shape", "kinds"), CASES, ids=[f"{c[0]}{c[1]}" for c in CASES]
+)
+
+
+def normal(generator, *shape):
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def random_targets(generator, kinds, *shape):
+    return torch.randint(0, kinds, shape, generator=generator) if kinds else normal(generator, *shape)
+
+
+def random_leaves(generator, likelihood, output_shape):
+    """Leaves of all members, with values other than those they start from."""
+    return {name: normal(generator, MEMBERS, *leaf.shape) for name, leaf in likelihood.leaves(output_shape).items()}
+
+
+# --- closed forms ---
+
+
+def test_categorical_is_that_of_torch_distributions(generator):
+    logits, labels = 5 * normal(generator, ROWS, 4), torch.tensor([0, 1, 2, 3, 0])
+    expected = distributions.Categorical(logits=logits).log_prob(labels)
+    torch.testing.assert_close(Categorical().log_prob(logits, labels, {}), expected)
+
+
+def test_bernoulli_is_that_of_torch_distributions_summed_over_labels(generator):
+    logits, labels = 5 * normal(generator, ROWS, 3), torch.randint(0, 2, (ROWS, 3), generator=generator)
+    expected = distributions.Bernoulli(logits=logits).log_prob(labels.double()).sum(-1)
+    torch.testing.assert_close(Bernoulli().log_prob(logits, labels, {}), expected)
+
+
+def test_one_logit_of_yes_is_two_logits_of_which_no_is_0(generator):
+    logits, labels = normal(generator, ROWS), torch.tensor([0, 1, 1, 0, 1])
+    two = torch.stack([torch.zeros(ROWS), logits], dim=-1)
+    torch.testing.assert_close(Bernoulli().log_prob(logits, labels, {}), Categorical().log_prob(two, labels, {}))
+
+
+def test_gaussian_is_that_of_torch_distributions_summed_over_outputs(generator):
+    means, targets = normal(generator, ROWS, 3), normal(generator, ROWS, 3)
+    expected = distributions.Normal(means, 0.7).log_prob(targets).sum(-1)
+    torch.testing.assert_close(Gaussian(0.7).log_prob(means, targets, {}), expected)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.7), HeteroscedasticGaussian(), Poisson()], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8])
+def test_booleans_and_whole_numbers_are_targets_too(likelihood, dtype, generator):
+    outputs = normal(generator, MEMBERS, ROWS, 2)
+    shape = (ROWS, 1) if isinstance(likelihood, HeteroscedasticGaussian) else (ROWS, 2)
+    real = torch.randint(0, 2, shape, generator=generator).double()
+    targets = likelihood.check_targets(real.to(dtype), (2,))
+    expected, actual = (likelihood.log_prob(outputs[0], values, {}) for values in (real, targets))
+    assert torch.equal(actual, expected)
+    predictive = likelihood.predictive(outputs, {}, torch.full((MEMBERS,), 1 / MEMBERS))
+    assert torch.equal(predictive.log_prob(targets), predictive.log_prob(real))
+
+
+def test_learned_noise_has_one_standard_deviation_per_output(generator):
+    means, targets = normal(generator, ROWS, 3), normal(generator, ROWS, 3)
+    log_noise = torch.tensor([-1.0, 0.0, 2.0], dtype=torch.float64)
+    expected = distributions.Normal(means, log_noise.exp()).log_prob(targets).sum(-1)
+    actual = Gaussian("learned").log_prob(means, targets, {"log_noise": log_noise})
+    torch.testing.assert_close(actual, expected)
+
+
+def test_learned_noise_starts_as_a_standard_deviation_of_1(generator):
+    means, targets = normal(generator, ROWS, 2), normal(generator, ROWS, 2)
+    learned = Gaussian("learned")
+    leaves = learned.leaves((2,))
+    assert leaves["log_noise"].shape == (2,)
+    expected = Gaussian(1.0).log_prob(means, targets, {})
+    torch.testing.assert_close(learned.log_prob(means, targets, leaves), expected)
+
+
+def test_the_best_learned_noise_is_the_root_mean_squared_error(generator):
+    errors = normal(generator, 50)
+    log_noise = errors.square().mean().sqrt().log().requires_grad_()
+    leaves = {"log_noise": log_noise}
+    Gaussian("learned").log_prob(torch.zeros(50).double(), errors, leaves).sum().backward()
+    assert log_noise.grad.item() == pytest.approx(0, abs=1e-12)
+
+
+def test_heteroscedastic_gaussian_reads_means_and_softplus_variances(generator):
+    outputs, targets = normal(generator, ROWS, 4), normal(generator, ROWS, 2)
+    variances = torch.nn.functional.softplus(outputs[:, 2:]) + 1e-6
+    expected = distributions.Normal(outputs[:, :2], variances.sqrt()).log_prob(targets).sum(-1)
+    torch.testing.assert_close(HeteroscedasticGaussian().log_prob(outputs, targets, {}), expected)
+
+
+@pytest.mark.parametrize("likelihood", [HeteroscedasticGaussian(), HeteroscedasticStudent()], ids=str)
+def test_a_stretch_is_a_factor_on_all_standard_deviations(likelihood, generator):
+    outputs, targets = normal(generator, MEMBERS, ROWS, 2), normal(generator, ROWS)
+    wide, weights = replace(likelihood, stretch=3.0), torch.full((MEMBERS,), 1 / MEMBERS)
+    plain, stretched = (one.predictive(outputs, {}, weights) for one in (likelihood, wide))
+    torch.testing.assert_close(stretched.stds, 3 * plain.stds)
+    torch.testing.assert_close(stretched.member_log_prob(targets)[0], wide.log_prob(outputs[0], targets[:, None], {}))
+    for wrong in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(SettingError, match="stretch is a factor above 0"):
+            replace(likelihood, stretch=wrong)
+
+
+@pytest.mark.parametrize("degrees", [3, 4, 10])
+def test_heavy_tails_have_the_variance_of_the_second_head(degrees, generator):
+    outputs, targets = normal(generator, ROWS, 4), 9 * normal(generator, ROWS, 2)
+    variances = torch.nn.functional.softplus(outputs[:, 2:]) + 1e-6
+    student = distributions.StudentT(degrees, outputs[:, :2], (variances * (degrees - 2) / degrees).sqrt())
+    torch.testing.assert_close(student.variance, variances)
+    expected = student.log_prob(targets).sum(-1)
+    torch.testing.assert_close(HeteroscedasticStudent(degrees).log_prob(outputs, targets, {}), expected)
+
+
+def test_poisson_is_that_of_torch_distributions_with_log_rates(generator):
+    log_rates, counts = normal(generator, ROWS), torch.tensor([0, 1, 2, 10, 100])
+    expected = distributions.Poisson(log_rates.exp()).log_prob(counts.double())
+    torch.testing.assert_close(Poisson().log_prob(log_rates, counts, {}), expected)
+
+
+def test_extreme_logits_give_finite_log_probabilities_and_gradients():
+    logits = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], dtype=torch.float64, requires_grad=True)
+    values = Categorical().log_prob(logits, torch.tensor([1, 1]), {})
+    assert values.tolist() == [-2e4, 0]
+    values.sum().backward()
+    assert logits.grad.isfinite().all()
+
+    yes = torch.tensor([1e4, -1e4], dtype=torch.float64)
+    assert Bernoulli().log_prob(yes, torch.tensor([0, 0]), {}).tolist() == [-1e4, 0]
+
+
+def test_a_variance_head_far_below_zero_still_has_the_smallest_noise():
+    outputs, targets = torch.tensor([[0.0, -1e4]], dtype=torch.float64), torch.zeros(1, 1).double()
+    expected = distributions.Normal(0.0, torch.tensor(1e-3).double()).log_prob(torch.tensor(0.0))
+    torch.testing.assert_close(HeteroscedasticGaussian().log_prob(outputs, targets, {})[0], expected)
+
+
+# --- the predictive distribution says what the likelihood says ---
+
+
+@over_likelihoods
+def test_members_predict_the_log_probability_they_were_trained_with(
+    likelihood, output_shape, target_shape, kinds, generator
+):
+    outputs = normal(generator, MEMBERS, ROWS, *output_shape)
+    targets = random_targets(generator, kinds, ROWS, *target_shape)
+    leaves = random_leaves(generator, likelihood, output_shape)
+    predictive = likelihood.predictive(outputs, leaves, torch.full((MEMBERS,), 1 / MEMBERS).double())
+    trained = [
+        likelihood.log_prob(outputs[m], targets, {name: leaf[m] for name, leaf in leaves.items()})
+        for m in range(MEMBERS)
+    ]
+    assert all(values.shape == (ROWS,) for values in trained)
+    torch.testing.assert_close(predictive.member_log_prob(targets), torch.stack(trained))
+
+
+@over_likelihoods
+def test_a_single_output_has_no_output_axis(likelihood, output_shape, target_shape, kinds, generator):
+    outputs = normal(generator, MEMBERS, ROWS, *output_shape)
+    leaves = random_leaves(generator, likelihood, output_shape)
+    predictive = likelihood.predictive(outputs, leaves, torch.full((MEMBERS,), 1 / MEMBERS).double())
+    shape = () if target_shape == (1,) else target_shape
+    assert predictive.aleatoric.shape == predictive.epistemic.shape == (ROWS, *shape)
+
+
+@over_likelihoods
+def test_targets_are_accepted_as_they_are_and_flat_where_there_is_one(
+    likelihood, output_shape, target_shape, kinds, generator
+):
+    targets = random_targets(generator, kinds, ROWS, *target_shape)
+    assert torch.equal(likelihood.check_targets(targets, output_shape), targets)
+    if math.prod(target_shape) == 1:
+        for given in (targets.reshape(ROWS), targets.reshape(ROWS, 1)):
+            assert torch.equal(likelihood.check_targets(given, output_shape), targets)
+
+
+@over_likelihoods
+def test_targets_that_do_not_fit_the_outputs_are_refused(likelihood, output_shape, target_shape, kinds, generator):
+    targets = random_targets(generator, kinds, ROWS, 7)
+    with pytest.raises(DataError, match=r"targets of shape \(5, 7\) do not fit the network's outputs"):
+        likelihood.check_targets(targets, output_shape)
+
+
+def test_one_column_of_targets_for_three_outputs_is_refused_and_never_broadcast(generator):
+    with pytest.raises(DataError, match=r"\(5, 1\) do not fit the network's outputs, which ask for \(5, 3\)"):
+        Gaussian().check_targets(normal(generator, ROWS, 1), (3,))
+
+
+def test_each_likelihood_has_its_kind_of_predictive(generator):
+    outputs, weights = normal(generator, MEMBERS, ROWS, 2), torch.full((MEMBERS,), 1 / MEMBERS)
+    kinds = {
+        Categorical(): ClassPredictive,
+        Bernoulli(): ClassPredictive,
+        Gaussian(): NormalPredictive,
+        HeteroscedasticGaussian(): NormalPredictive,
+        HeteroscedasticStudent(): StudentPredictive,
+        Poisson(): PoissonPredictive,
+    }
+    for likelihood, kind in kinds.items():
+        assert type(likelihood.predictive(outputs, {}, weights)) is kind
+
+
+def test_the_second_probability_of_bernoulli_is_that_of_yes(generator):
+    logits = normal(generator, 1, ROWS)
+    probs = Bernoulli().predictive(logits, {}, torch.ones(1)).probs
+    torch.testing.assert_close(probs[:, 1], logits[0].sigmoid())
+    torch.testing.assert_close(probs.sum(-1), torch.ones(ROWS).double())
+
+
+def test_only_a_fixed_noise_is_known_beforehand():
+    assert Gaussian(0.3).target_noise() == 0.3
+    others = (Gaussian("learned"), HeteroscedasticGaussian(), Categorical(), Bernoulli(), Poisson())
+    assert all(other.target_noise() is None for other in others)
+
+
+# --- refusals ---
+
+
+def test_whole_labels_of_any_number_type_become_integers():
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.uint8):
+        labels = Categorical().check_targets(torch.tensor([0, 2, 1], dtype=dtype), (3,))
+        assert labels.dtype == torch.int64
+        assert labels.tolist() == [0, 2, 1]
+    assert Categorical().check_targets(torch.tensor([True, False]), (2,)).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "output_shape", "targets", "message"),
+    [
+        (Categorical(), (3,), [0, 1, 3], r"a label in 0\.\.2.*row 2 has 3"),
+        (Categorical(), (3,), [0, -1, 1], r"a label in 0\.\.2.*row 1 has -1"),
+        (Categorical(), (3,), [0, 1.5, 1], r"a whole label; row 1 has 1\.5"),
+        (Categorical(), (3,), [math.nan, 1.0], "a whole label; row 0 has nan"),
+        (Categorical(), (2, 3), [[0, 1], [1, 4]], r"a label in 0\.\.2.*row 1 has \[1, 4\]"),
+        (Bernoulli(), (), [0, 1, 2], "0 or 1; row 2 has 2"),
+        (Bernoulli(), (1,), [0.0, 0.5], r"0 or 1; row 1 has \[0\.5\]"),
+        (Bernoulli(), (2,), [[0, 1], [1, -1]], r"0 or 1; row 1 has \[1, -1\]"),
+        (Poisson(), (), [3, -1], "a count 0, 1, 2, .*row 1 has -1"),
+        (Poisson(), (), [3.0, 2.0, 0.5], r"a count 0, 1, 2, .*row 2 has 0\.5"),
+        (Poisson(), (), [3.0, -2.0], r"a count 0, 1, 2, .*row 1 has -2\.0"),
+    ],
+)
+def test_targets_that_make_no_sense_are_refused_by_row(likelihood, output_shape, targets, message):
+    with pytest.raises(DataError, match=message):
+        likelihood.check_targets(torch.tensor(targets), output_shape)
+
+
+@pytest.mark.parametrize("output_shape", [(), (1,)])
+def test_classes_need_two_logits(output_shape):
+    with pytest.raises(DataError, match=r"at least two logits.*use Bernoulli"):
+        Categorical().check_targets(torch.tensor([0, 1]), output_shape)
+
+
+@pytest.mark.parametrize("output_shape", [(), (3,)])
+def test_a_mean_without_its_variance_is_refused(output_shape):
+    with pytest.raises(DataError, match="a mean and a variance head per target, an even number of outputs"):
+        HeteroscedasticGaussian().check_targets(torch.zeros(2), output_shape)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()], ids=str)
+def test_a_single_class_cannot_be_learned_from(likelihood):
+    likelihood.check_training_targets(torch.tensor([0, 1, 1]))
+    with pytest.raises(DataError, match="at least two classes; all 3 rows have 1"):
+        likelihood.check_training_targets(torch.tensor([1, 1, 1]))
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(), HeteroscedasticGaussian(), Poisson()], ids=str)
+def test_a_constant_number_can_be_learned_from(likelihood):
+    likelihood.check_training_targets(torch.ones(3))
+
+
+@pytest.mark.parametrize("noise", [0, -1.0, math.nan, math.inf, "guess", None])
+def test_noise_must_be_a_positive_standard_deviation(noise):
+    with pytest.raises(SettingError, match='a positive standard deviation or "learned"'):
+        Gaussian(noise)

@@ -1,0 +1,134 @@
+import math
+
+import pytest
+import scipy.stats
+import torch
+from torch import distributions
+
+from bayesemble.core.errors import SettingError
+from bayesemble.task.priors import LaplacePrior, NormalPrior
+
+SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "conv.weight": (4, 2, 3, 3), "head.weight": (2, 5), "scale": ()}
+PRIORS = [NormalPrior(0.7), LaplacePrior(0.7)]
+FAMILIES = {NormalPrior: distributions.Normal, LaplacePrior: distributions.Laplace}
+over_priors = pytest.mark.parametrize("prior", PRIORS, ids=str)
+
+
+def random_params(generator, members=3):
+    return {
+        name: torch.randn(members, *shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()
+    }
+
+
+@over_priors
+def test_the_log_density_is_that_of_torch_distributions_with_its_constant(prior, generator):
+    params = random_params(generator)
+    scales = {"0.weight": 0.1, "0.bias": 1.0, "conv.weight": 2.0, "head.weight": 5.0, "scale": 3.0}
+    family = FAMILIES[type(prior)]
+    each = [family(0.0, scales[name]).log_prob(leaf).reshape(3, -1).sum(1) for name, leaf in params.items()]
+    torch.testing.assert_close(prior.log_prob(params, scales), sum(each))
+
+
+@over_priors
+def test_a_network_may_have_a_parameter_that_is_a_single_number(prior):
+    values = torch.tensor([0.5, -2.0, 0.0], dtype=torch.float64)
+    expected = FAMILIES[type(prior)](0.0, 0.7).log_prob(values)
+    torch.testing.assert_close(prior.log_prob({"scale": values}, prior.scales({"scale": ()})), expected)
+
+
+@over_priors
+def test_the_score_is_the_gradient_of_the_log_density(prior, generator):
+    params = {name: leaf.requires_grad_() for name, leaf in random_params(generator).items()}
+    scales = prior.scales(SHAPES)
+    gradients = torch.autograd.grad(prior.log_prob(params, scales).sum(), list(params.values()))
+    for score, gradient in zip(prior.score(params, scales).values(), gradients, strict=True):
+        torch.testing.assert_close(score, gradient)
+
+
+@over_priors
+def test_members_do_not_mix(prior, generator):
+    params, scales = random_params(generator), prior.scales(SHAPES)
+    alone = [prior.log_prob({n: leaf[m : m + 1] for n, leaf in params.items()}, scales) for m in range(3)]
+    torch.testing.assert_close(prior.log_prob(params, scales), torch.cat(alone))
+
+
+@pytest.mark.parametrize(
+    ("prior", "family"),
+    [(NormalPrior({"a": 0.5, "b": 3.0}), "norm"), (LaplacePrior({"a": 0.5, "b": 3.0}), "laplace")],
+)
+def test_draws_have_the_distribution_of_the_density_with_the_scale_of_their_leaf(prior, family, generator):
+    draws = prior.sample({"a": (100, 100), "b": (100, 100)}, generator, torch.float64)
+    for name, scale in (("a", 0.5), ("b", 3.0)):
+        test = scipy.stats.kstest(draws[name].flatten().numpy(), family, args=(0, scale))
+        assert test.pvalue > 0.01
+
+
+@over_priors
+def test_a_draw_has_the_shapes_and_number_type_asked_for_and_repeats_with_its_generator(prior):
+    first, second = (prior.sample(SHAPES, torch.Generator().manual_seed(4), torch.float32) for _ in range(2))
+    assert {name: tuple(leaf.shape) for name, leaf in first.items()} == SHAPES
+    assert all(leaf.dtype == torch.float32 and torch.equal(leaf, second[name]) for name, leaf in first.items())
+
+
+def test_one_scale_serves_all_leaves():
+    assert NormalPrior(2.0).scales(SHAPES) == dict.fromkeys(SHAPES, 2.0)
+
+
+def test_the_first_pattern_that_matches_counts():
+    prior = LaplacePrior({"head.*": 0.1, "*.bias": 5.0, "*": 1.0})
+    expected = dict.fromkeys(SHAPES, 1.0) | {"0.bias": 5.0, "head.weight": 0.1}
+    assert prior.scales(SHAPES) == expected
+    assert LaplacePrior({"*": 1.0, "head.*": 0.1}).scales(SHAPES) == dict.fromkeys(SHAPES, 1.0)
+
+
+def test_scaling_by_fan_in_divides_weights_and_kernels_but_not_biases_and_single_numbers():
+    expected = {
+        "0.weight": 2 / math.sqrt(3),
+        "0.bias": 2.0,
+        "conv.weight": 2 / math.sqrt(18),
+        "head.weight": 2 / math.sqrt(5),
+        "scale": 2.0,
+    }
+    assert NormalPrior(2.0, scaling="fan_in").scales(SHAPES) == pytest.approx(expected)
+
+
+def test_scaling_by_fan_in_keeps_the_variance_of_a_layers_outputs(generator):
+    prior = NormalPrior(1.5, scaling="fan_in")
+    for width in (10, 1000):
+        weight = prior.sample({"w": (2000, width)}, generator, torch.float64)["w"]
+        assert weight.sum(1).var().item() == pytest.approx(1.5**2, rel=0.15)
+
+
+def test_weight_decay_on_the_mean_loss_is_this_prior_on_the_summed_loss(generator):
+    weight_decay, num_data = 3e-4, 500
+    weight = torch.randn(1, 7, generator=generator, dtype=torch.float64)
+    prior = NormalPrior.from_weight_decay(weight_decay, num_data)
+    score = prior.score({"w": weight}, prior.scales({"w": (7,)}))["w"]
+    torch.testing.assert_close(score, -num_data * weight_decay * weight)
+
+
+def test_the_laplace_prior_is_silent_at_zero():
+    assert LaplacePrior().score({"w": torch.zeros(1, 2)}, {"w": 1.0})["w"].tolist() == [[0, 0]]
+
+
+@pytest.mark.parametrize(("weight_decay", "num_data"), [(0.0, 10), (-1.0, 10), (0.1, 0)])
+def test_no_weight_decay_is_no_prior(weight_decay, num_data):
+    with pytest.raises(SettingError, match=r"positive weight decay and data.*prior=None"):
+        NormalPrior.from_weight_decay(weight_decay, num_data)
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, math.nan, math.inf, "1", None, {"*": 0.0}, {"a": 1.0, "*": -1}], ids=str)
+@pytest.mark.parametrize("cls", [NormalPrior, LaplacePrior])
+def test_a_scale_must_be_a_positive_number(cls, scale):
+    with pytest.raises(SettingError, match="the scale of a prior must be a positive number"):
+        cls(scale)
+
+
+def test_a_parameter_without_a_scale_is_named():
+    with pytest.raises(SettingError, match=r"no scale for the parameter '0\.bias'; add a pattern such as"):
+        NormalPrior({"*weight": 1.0}).scales(SHAPES)
+
+
+def test_an_unknown_scaling_is_refused():
+    with pytest.raises(SettingError, match='scaling is "none" or "fan_in", not \'fan_out\''):
+        NormalPrior(scaling="fan_out")
