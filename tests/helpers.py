@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.methods.laplace.gauss_newton import Network
 from bayesemble.predictive import NormalPredictive, PoissonPredictive
 
 TESTS = Path(__file__).parent
@@ -111,3 +112,15 @@ def all_leaves(ensemble: be.Ensemble) -> dict[str, Tensor]:
     """Parameters and buffers, as real numbers."""
     members = ensemble.state.members
     return members.params | {name: leaf.double() for name, leaf in members.buffers.items()}
+
+
+def smooth_mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def one_network(model: Any = smooth_mlp, likelihood: Any = None, names: Any = None, x: Any = None) -> Network:
+    """A fresh member of a task with rows `x`, as a function of the named leaves, or of all."""
+    x = table()[0].double() if x is None else x
+    task = be.Task(model, likelihood or be.Categorical()).bind(len(x), x)
+    params, buffers = task.new_member(seed=0)
+    return Network(task, params, buffers, tuple(names or task.shapes))

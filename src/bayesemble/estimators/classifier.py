@@ -24,7 +24,7 @@ class EnsembleClassifier(ClassifierMixin, EnsembleEstimator):  # type: ignore[mi
         self.classes_, labels = np.unique(targets, return_inverse=True)
         num = len(self.classes_)
         if num < 2:
-            raise DataError(f"a classifier needs at least 2 classes, y has 1 class: {self.classes_[0]!r}")
+            raise DataError(f"a classifier needs at least 2 classes, y has 1 class: {self.classes_.tolist()[0]!r}")
         return self._fit(x, labels, Categorical(), num)
 
     def predict_proba(self, X: Any) -> NumpyArray:  # noqa: N803

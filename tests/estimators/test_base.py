@@ -3,9 +3,8 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -13,21 +12,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bayesemble as be
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.estimators import EnsembleClassifier, EnsembleRegressor, can_stop_early
+from estimator_rows import OWN, QUICK, labels, rows
 
-QUICK = {
-    "num_members": 2,
-    "width": 16,
-    "depth": 0,
-    "epochs": 6,
-    "learning_rate": 0.03,
-    "batch_size": 32,
-    "validation_fraction": 0.1,
-    "random_state": 0,
-}
-OWN = {
-    "ecmp": {"method__draws": 4},
-    "swag": {"method__draws": 4, "method__rank": 2, "method__start": 0.5},
-}
 # Settings under which every other method is done at once.
 SHORT = {
     "csgmcmc": {"method__cycles": 2, "method__samples_per_cycle": 1},
@@ -46,16 +32,6 @@ SHORT = {
 )
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
-
-
-def rows(num: int = 120) -> tuple[np.ndarray, np.ndarray]:
-    generator = np.random.default_rng(0)
-    x = generator.normal(size=(num, 3))
-    return x, 40 + 10 * (x[:, 0] - x[:, 1] + 0.3 * generator.normal(size=num))
-
-
-def labels(y: np.ndarray) -> np.ndarray:
-    return np.where(y > 40, "high", "low")
 
 
 @pytest.mark.parametrize("name", be.METHODS)
@@ -147,60 +123,6 @@ def test_one_row_cannot_be_held_out():
         EnsembleRegressor(early_stopping=True).fit([[1.0]], [2.0])
 
 
-def test_predictions_follow_the_units_of_the_targets():
-    """Of 1000 y - 7, means are shifted and scaled, standard deviations scaled, and variances scaled twice."""
-    x, y = rows()
-    one, other = EnsembleRegressor(**QUICK).fit(x, y), EnsembleRegressor(**QUICK).fit(x, 1000 * y - 7)
-    (mean, std), (moved, wide) = one.predict(x, return_std=True), other.predict(x, return_std=True)
-    np.testing.assert_allclose(moved, 1000 * mean - 7, rtol=1e-3)
-    np.testing.assert_allclose(wide, 1000 * std, rtol=1e-3)
-    for own, scaled in zip(one.predict_interval(x, 0.8), other.predict_interval(x, 0.8), strict=True):
-        np.testing.assert_allclose(scaled, 1000 * own - 7, rtol=1e-3)
-    doubt = one.predict_uncertainty(x)
-    np.testing.assert_allclose(doubt["total"], std**2)
-    np.testing.assert_allclose(doubt["aleatoric"] + doubt["epistemic"], doubt["total"])
-    np.testing.assert_allclose(one.predictive(x).mean.numpy(), mean)
-    assert one.predictive(x).num_members == 2
-
-
-def test_drawn_targets_have_the_predicted_moments():
-    x, y = rows()
-    estimator = EnsembleRegressor(**QUICK).fit(x, y)
-    mean, std = estimator.predict(x[:5], return_std=True)
-    drawn = estimator.sample_y(x[:5], n_samples=20_000)
-    assert drawn.shape == (5, 20_000)
-    np.testing.assert_allclose(drawn.mean(1), mean, atol=4 * std.max() / 20_000**0.5)
-    np.testing.assert_allclose(drawn.std(1), std, rtol=0.03)
-    np.testing.assert_array_equal(drawn, estimator.sample_y(x[:5], n_samples=20_000, random_state=0))
-    lower, upper = estimator.predict_interval(x[:5], level=0.9)
-    inside = (drawn > lower[:, None]) & (drawn < upper[:, None])
-    np.testing.assert_allclose(inside.mean(1), 0.9, atol=0.01)
-
-
-@pytest.mark.parametrize("axes", [(), (1,), (2,)])
-def test_targets_keep_their_shape(axes):
-    x, y = rows(40)
-    targets = {(): y, (1,): y[:, None], (2,): np.stack([y, -3 * y], 1)}[axes]
-    estimator = EnsembleRegressor(**QUICK | {"epochs": 60}).fit(x, targets)
-    mean, std = estimator.predict(x, return_std=True)
-    assert mean.shape == std.shape == estimator.predict_interval(x)[0].shape == targets.shape
-    assert estimator.sample_y(x, 3).shape == (*targets.shape, 3)
-    assert estimator.score(x, targets) > 0.8
-
-
-def test_labels_of_any_kind_come_back_in_the_order_of_classes():
-    x, y = rows()
-    for names in (labels(y), y > 40, np.where(y > 40, 7, -2)):
-        classifier = EnsembleClassifier(**QUICK | {"epochs": 20}).fit(x, names)
-        assert list(classifier.classes_) == sorted(set(names))
-        assert classifier.predict(x).dtype == names.dtype
-        assert classifier.score(x, names) > 0.9
-        second = classifier.predict_proba(x)[:, 1]
-        assert second[names == classifier.classes_[1]].mean() > second[names == classifier.classes_[0]].mean()
-    doubt = classifier.predict_uncertainty(x)
-    np.testing.assert_allclose(doubt["total"], classifier.predictive(x).entropy.numpy(), atol=1e-12)
-
-
 def test_the_seed_decides_and_a_constant_column_changes_nothing_but_the_start():
     x, y = rows(60)
     x = np.column_stack([x, np.full(60, 1e6)])
@@ -236,14 +158,6 @@ def test_names_of_columns_are_learnt_and_checked():
     assert set(as_frame.predict(frame)) <= {"high", "low"}
 
 
-def test_it_serves_inside_other_tools_of_scikit_learn():
-    x, y = rows(60)
-    calibrated = CalibratedClassifierCV(EnsembleClassifier(**QUICK), cv=2).fit(x, labels(y))
-    np.testing.assert_allclose(calibrated.predict_proba(x).sum(1), 1)
-    probs = cross_val_predict(EnsembleClassifier(**QUICK), x, labels(y), cv=2, method="predict_proba")
-    assert probs.shape == (60, 2)
-
-
 def test_wrong_data_is_refused_in_the_words_of_scikit_learn():
     x, y = rows(40)
     with pytest.raises(NotFittedError, match="is not fitted yet"):
@@ -252,5 +166,3 @@ def test_wrong_data_is_refused_in_the_words_of_scikit_learn():
         EnsembleRegressor(**QUICK).fit(np.where(x > 2, np.nan, x), y)
     with pytest.raises(ValueError, match="X has 2 features, but EnsembleRegressor is expecting 3 features as input"):
         EnsembleRegressor(**QUICK).fit(x, y).predict(x[:, :2])
-    with pytest.raises(ValueError, match="1 class"):
-        EnsembleClassifier(**QUICK).fit(x, np.zeros(40))
