@@ -5,7 +5,6 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,9 +15,7 @@ REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _environment() -> None:
-    """Torchvision has no build for this torch and breaks other packages by its mere presence."""
-    assert importlib.util.find_spec("torchvision") is None
+def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
