@@ -12,7 +12,6 @@ from bayesemble.metrics.selective import (
     accuracy_against_confidence,
     aurc,
     disagreement_ratio,
-    doubt,
     entropy_ratio,
     excess_aurc,
     ood_aupr,
@@ -65,27 +64,27 @@ def naive_auroc(familiar, foreign):
 
 def test_doubt_of_classes_is_in_entropies_and_of_real_numbers_in_variances(generator):
     classes, normals = random_classes(generator, 5), random_normals(generator, 5)
-    assert torch.equal(doubt(classes), classes.entropy)
-    assert torch.equal(doubt(classes, "epistemic"), classes.mutual_information)
-    assert torch.equal(doubt(classes, "aleatoric"), classes.expected_entropy)
-    assert torch.equal(doubt(normals), normals.variance)
-    assert torch.equal(doubt(normals, "epistemic"), normals.epistemic)
-    assert torch.equal(doubt(normals, "aleatoric"), normals.aleatoric)
+    assert torch.equal(classes.uncertainty(), classes.entropy)
+    assert torch.equal(classes.uncertainty("epistemic"), classes.mutual_information)
+    assert torch.equal(classes.uncertainty("aleatoric"), classes.expected_entropy)
+    assert torch.equal(normals.uncertainty(), normals.variance)
+    assert torch.equal(normals.uncertainty("epistemic"), normals.epistemic)
+    assert torch.equal(normals.uncertainty("aleatoric"), normals.aleatoric)
 
 
 @pytest.mark.parametrize("measure", ["total", "epistemic", "aleatoric"])
 def test_doubt_is_one_number_per_row_summed_over_outputs(measure, generator):
     several = Predictive.from_normal(torch.randn(3, 5, 2, generator=generator), 0.5)
     each = [Predictive.from_normal(several.means[..., i], 0.5) for i in range(2)]
-    torch.testing.assert_close(doubt(several, measure), sum(doubt(one, measure) for one in each))
+    torch.testing.assert_close(several.uncertainty(measure), sum(one.uncertainty(measure) for one in each))
     labels = Bernoulli().predictive(torch.randn(3, 5, 2, generator=generator), {}, torch.full((3,), 1 / 3))
-    assert doubt(labels, measure).shape == (5,)
+    assert labels.uncertainty(measure).shape == (5,)
 
 
 @pytest.mark.parametrize("measure", ["total", "epistemic", "aleatoric"])
 def test_auroc_is_the_share_of_pairs_in_which_the_foreign_row_has_more_doubt(measure, generator):
     familiar, foreign = random_classes(generator, 40, sharpness=3.0), random_classes(generator, 30)
-    expected = naive_auroc(doubt(familiar, measure), doubt(foreign, measure))
+    expected = naive_auroc(familiar.uncertainty(measure), foreign.uncertainty(measure))
     assert ood_auroc(familiar, foreign, measure) == pytest.approx(expected)
 
 
@@ -132,8 +131,8 @@ def test_a_reduced_prediction_doubts_as_the_whole_one(generator):
 
 
 def test_an_unknown_measure_is_refused(generator):
-    with pytest.raises(SettingError, match="unknown measure of doubt 'fear'"):
-        doubt(random_classes(generator, 3), "fear")
+    with pytest.raises(SettingError, match="ClassPredictive has uncertainty by total, .* not by 'fear'"):
+        random_classes(generator, 3).uncertainty("fear")
 
 
 # --- foreign data, against other libraries ---
@@ -142,7 +141,7 @@ MAKERS = [random_classes, certain_members, equal_rows, one_member]
 
 
 def pooled(familiar, foreign, measure):
-    scores = torch.cat([doubt(familiar, measure), doubt(foreign, measure)]).numpy()
+    scores = torch.cat([familiar.uncertainty(measure), foreign.uncertainty(measure)]).numpy()
     return np.repeat([0, 1], [familiar.num_rows, foreign.num_rows]), scores
 
 
@@ -216,7 +215,7 @@ def test_a_ratio_without_doubt_on_familiar_data_is_infinite_or_one(ratio, genera
 @pytest.mark.parametrize("ratio", [entropy_ratio, disagreement_ratio])
 def test_ratios_of_numbers_are_refused(ratio, generator):
     normals = random_normals(generator, 5)
-    with pytest.raises(SettingError, match="is for classes; real numbers and counts have total, epistemic, aleatoric"):
+    with pytest.raises(SettingError, match="NormalPredictive has uncertainty by total, epistemic, aleatoric, not by"):
         ratio(normals, normals)
 
 
@@ -232,7 +231,7 @@ def test_the_table_holds_every_score_of_every_measure(make, expected, generator)
             "auroc": ood_auroc(familiar, foreign, measure),
             "aupr": ood_aupr(familiar, foreign, measure),
             "fpr95": ood_fpr95(familiar, foreign, measure),
-            "ratio": pytest.approx((doubt(foreign, measure).mean() / doubt(familiar, measure).mean()).item()),
+            "ratio": pytest.approx((foreign.uncertainty(measure).mean() / familiar.uncertainty(measure).mean()).item()),
         }
 
 
@@ -283,7 +282,7 @@ def random_labels(generator, rows, classes=3):
 def test_risk_is_that_of_a_loop_in_order_of_doubt(measure, generator):
     predictive, targets = random_classes(generator, 60), random_labels(generator, 60)
     curve = risk_coverage(predictive, targets, measure)
-    pairs = sorted(zip(doubt(predictive, measure).tolist(), losses_of(predictive, targets), strict=True))
+    pairs = sorted(zip(predictive.uncertainty(measure).tolist(), losses_of(predictive, targets), strict=True))
     if measure != "disagreement":  # which has ties
         expected = [np.mean([loss for _, loss in pairs[:k]]) for k in range(1, 61)]
         np.testing.assert_allclose(curve.risk.numpy(), expected)

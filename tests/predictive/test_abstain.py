@@ -10,7 +10,6 @@ import torch
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import ClassPredictive, Predictive
 from bayesemble.predictive.abstain import Abstention, Decision, binomial_bound, fit_threshold
-from bayesemble.predictive.doubt import doubt
 
 SETTINGS = {"max_risk": 0.1, "measure": "max_probability"}
 
@@ -40,7 +39,7 @@ def useless_doubt(rng, rows, error_rate):
 
 def by_bounds(predictive, targets, max_risk, level, rows_of):
     """The largest threshold whose bound, each at `level`, is low enough; None without one."""
-    doubts, found = doubt(predictive, "max_probability").numpy(), None
+    doubts, found = predictive.uncertainty("max_probability").numpy(), None
     for rows in rows_of:
         threshold = np.append(np.sort(doubts), np.inf)[rows]
         below = doubts < threshold
@@ -78,7 +77,7 @@ def test_a_small_case_by_hand():
     predictive, targets = binary(np.linspace(1, 0.51, 100)), [0] * 60 + [1] * 40
     rule = fit_threshold(predictive, targets, **SETTINGS)
     assert (rule.coverage, rule.expected_risk) == (0.6, 0)
-    assert rule.threshold == doubt(predictive, "max_probability")[60].item()
+    assert rule.threshold == predictive.uncertainty("max_probability")[60].item()
     assert rule.risk_bound == pytest.approx(1 - (0.05 / 10) ** (1 / 60))
     assert rule.decide(predictive).answered.tolist() == [True] * 60 + [False] * 40
 
@@ -179,7 +178,7 @@ def test_any_measure_of_doubt_will_do(measure, generator):
     targets = predictive.sample(1, generator)[0]
     rule = fit_threshold(predictive, targets, 0.3, measure)
     decision = rule.decide(predictive)
-    assert torch.equal(decision.answered, doubt(predictive, measure).double() < rule.threshold)
+    assert torch.equal(decision.answered, predictive.uncertainty(measure).double() < rule.threshold)
     assert torch.equal(decision.choice, predictive.probs.argmax(-1))
     assert rule.coverage == decision.coverage > 0
 
@@ -244,7 +243,7 @@ def test_targets_and_doubts_that_cannot_be_used_are_refused():
         fit_threshold(binary([0.9]), [0, 1], 0.1)
     with pytest.raises(DataError, match=r"labels must be whole and lie in 0\.\.1"):
         fit_threshold(binary([0.9]), [2], 0.1)
-    with pytest.raises(SettingError, match="unknown measure of doubt 'fear'"):
+    with pytest.raises(SettingError, match="ClassPredictive has uncertainty by total, .* not by 'fear'"):
         fit_threshold(binary([0.9]), [0], 0.1, "fear")
     with pytest.raises(DataError, match="doubt must be finite numbers; row 0 holds nan"):
         fit_threshold(ClassPredictive(torch.ones(1), torch.full((1, 1, 2), math.nan)), [0], 0.1)
@@ -261,7 +260,7 @@ def share_of_broken_promises(make, risk_below, max_risk, confidence, repetitions
         rule = fit_threshold(predictive, targets, max_risk, "max_probability", confidence)
         answered += not rule.abstains_always
         rule_breaks += not rule.abstains_always and risk_below(rule.threshold) > max_risk
-        doubts = np.sort(doubt(predictive, "max_probability").numpy())
+        doubts = np.sort(predictive.uncertainty("max_probability").numpy())
         risks = np.cumsum(targets[np.argsort(1 - predictive.probs[:, 0].numpy())]) / np.arange(1, rows + 1)
         low_enough = np.flatnonzero(risks <= max_risk)
         plain_breaks += len(low_enough) > 0 and risk_below(doubts[low_enough[-1]]) > max_risk

@@ -157,3 +157,11 @@ def test_inputs_per_member_of_another_number_of_members_are_refused(fitted):
     for count in (2, 4):
         with pytest.raises(be.DataError, match=f"that of {count} members, but there are 3"):
             fitted.predict(be.PerMember(torch.zeros(count, 5, 4)))
+
+
+def test_an_ensemble_shows_in_a_notebook_what_it_is():
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
+    text = ensemble._repr_html_()
+    assert text.startswith("<table>")
+    for words in ("DeepEnsemble", "Sequential, 58 parameters", "Categorical", "NormalPrior", "last loss of members"):
+        assert words in text

@@ -1,7 +1,7 @@
 """Does doubt know what it should: is it larger on foreign data, and larger where the answer is wrong?
 
 Foreign rows are always the positive ones: a perfect detector has more doubt on every foreign row than on any familiar
-row. `measure` names a measure of doubt, see `doubt`.
+row. `measure` names a measure of doubt, see `Predictive.uncertainty`.
 """
 
 import math
@@ -14,9 +14,7 @@ from torch import Tensor
 
 from bayesemble.core.arrays import NumpyArray, check_finite, numbers
 from bayesemble.core.settings import require
-from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, match_targets
-from bayesemble.predictive.doubt import doubt as doubt
-from bayesemble.predictive.doubt import measures
+from bayesemble.predictive import ClassPredictive, Predictive
 
 
 def ood_auroc(predictive: Predictive, foreign: Predictive, measure: str = "total") -> float:
@@ -118,7 +116,7 @@ def ood_table(predictive: Predictive, foreign: Predictive) -> dict[str, dict[str
             "fpr95": ood_fpr95(predictive, foreign, measure),
             "ratio": _ratio(predictive, foreign, measure),
         }
-        for measure in measures(predictive)
+        for measure in predictive.measures
     }
 
 
@@ -216,13 +214,15 @@ def accuracy_against_confidence(
 
 
 def _check_same_kind(predictive: Predictive, foreign: Predictive) -> None:
-    kinds = [isinstance(one, ClassPredictive) for one in (predictive, foreign)]
     names = f"{type(predictive).__name__} and {type(foreign).__name__}"
-    require(kinds[0] == kinds[1], f"doubts of one kind were needed, both of classes or both of numbers, got {names}")
+    require(
+        predictive.kind == foreign.kind,
+        f"doubts of one kind were needed, both of classes or both of numbers, got {names}",
+    )
 
 
 def _finite_doubt(predictive: Predictive, measure: str) -> Tensor:
-    values = doubt(predictive, measure)
+    values = predictive.uncertainty(measure)
     check_finite(values, "doubt")
     return values
 
@@ -243,12 +243,7 @@ def _ratio(predictive: Predictive, foreign: Predictive, measure: str) -> float:
 
 def _losses(predictive: Predictive, targets: Any) -> Tensor:
     """What each row costs, `(row,)`: 1 for a wrong class, or the squared error of the mean."""
-    if isinstance(predictive, ClassPredictive):
-        losses = (predictive.probs.argmax(-1) != predictive.labels(targets)).double()
-    else:
-        assert isinstance(predictive, RealPredictive)
-        values = match_targets(targets, predictive.member_mean.shape)
-        losses = (predictive.mean.double() - values.double()).square()
+    losses = predictive.losses(targets)
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from bayesemble.core.errors import DataError
 from bayesemble.metrics.calibration import Reliability, reliability
 from bayesemble.metrics.scores import accuracy, brier, coverage, nll, rmse
-from bayesemble.metrics.selective import auroc, doubt
+from bayesemble.metrics.selective import auroc
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
 
 _BINS = 15
@@ -77,7 +77,7 @@ class Summary:
     def _keep_doubts(self, predictive: Predictive, foreign: bool) -> None:
         for name, measure in (("ood_auroc", "total"), ("ood_auroc_epistemic", "epistemic")):
             if name in self.doubts:
-                self.doubts[name][foreign].append(doubt(predictive, measure))
+                self.doubts[name][foreign].append(predictive.uncertainty(measure))
 
 
 def summarise(predictive: Predictive, targets: Any, foreign: Predictive | None = None) -> dict[str, float]:

@@ -1,24 +1,17 @@
 """What comes out: weighted mixtures over members, and what people ask of them."""
 
-from bayesemble.predictive.abstain import Abstention, Decision, fit_threshold
-from bayesemble.predictive.base import Predictive, match_targets
-from bayesemble.predictive.classes import ClassPredictive
-from bayesemble.predictive.doubt import doubt, measures
-from bayesemble.predictive.reals import LocationScalePredictive, NormalPredictive, PoissonPredictive, RealPredictive
-from bayesemble.predictive.student_t import StudentPredictive
+from bayesemble.predictive.abstain import Abstention as Abstention
+from bayesemble.predictive.abstain import Decision as Decision
+from bayesemble.predictive.abstain import fit_threshold as fit_threshold
+from bayesemble.predictive.base import Predictive as Predictive
+from bayesemble.predictive.base import match_targets as match_targets
+from bayesemble.predictive.classes import ClassPredictive as ClassPredictive
+from bayesemble.predictive.classes import from_probs
+from bayesemble.predictive.reals import LocationScalePredictive as LocationScalePredictive
+from bayesemble.predictive.reals import NormalPredictive as NormalPredictive
+from bayesemble.predictive.reals import PoissonPredictive as PoissonPredictive
+from bayesemble.predictive.reals import RealPredictive as RealPredictive
+from bayesemble.predictive.reals import from_normal
+from bayesemble.predictive.student_t import StudentPredictive as StudentPredictive
 
-__all__ = [
-    "Abstention",
-    "ClassPredictive",
-    "Decision",
-    "LocationScalePredictive",
-    "NormalPredictive",
-    "PoissonPredictive",
-    "Predictive",
-    "RealPredictive",
-    "StudentPredictive",
-    "doubt",
-    "fit_threshold",
-    "match_targets",
-    "measures",
-]
+Predictive.from_probs, Predictive.from_normal = staticmethod(from_probs), staticmethod(from_normal)

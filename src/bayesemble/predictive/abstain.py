@@ -13,9 +13,6 @@ from bayesemble.core.arrays import check_finite
 from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require
 from bayesemble.predictive.base import Predictive
-from bayesemble.predictive.classes import ClassPredictive
-from bayesemble.predictive.doubt import doubt
-from bayesemble.predictive.reals import RealPredictive
 
 logger = logging.getLogger("bayesemble")
 
@@ -67,11 +64,7 @@ class Abstention:
     def decide(self, predictive: Predictive) -> Decision:
         """Choose for each row the most probable class (or the mean), and abstain where the doubt is not below."""
         # Doubt that is not a number is below nothing.
-        abstain = ~(doubt(predictive, self.measure).double() < self.threshold)
-        if isinstance(predictive, ClassPredictive):
-            return Decision(abstain, predictive.probs.argmax(-1))
-        assert isinstance(predictive, RealPredictive)
-        return Decision(abstain, predictive.mean)
+        return Decision(~(predictive.uncertainty(self.measure).double() < self.threshold), predictive.answers)
 
     def __str__(self) -> str:
         promise = f"an error rate of at most {self.max_risk:g} with confidence {self.confidence:g}"
@@ -108,7 +101,7 @@ def fit_threshold(
         predictive: Predictions of the validation rows, of classes.
         targets: Their labels.
         max_risk: The largest acceptable error rate among answered rows, strictly between 0 and 1.
-        measure: The measure of doubt, see `bayesemble.metrics.doubt`.
+        measure: The measure of doubt, see `Predictive.uncertainty`.
         confidence: The probability with which the promise holds, strictly between 0 and 1.
 
     Reference: Geifman & El-Yaniv (2017), Selective classification for deep neural networks; Angelopoulos et al. (2021),
@@ -116,7 +109,7 @@ def fit_threshold(
     """
     require(0 < max_risk < 1, f"max_risk is an error rate strictly between 0 and 1, got {max_risk}")
     require(0 < confidence < 1, f"confidence is a probability strictly between 0 and 1, got {confidence}")
-    wrong, doubts = _wrong(predictive, targets), doubt(predictive, measure).double()
+    wrong, doubts = _wrong(predictive, targets), predictive.uncertainty(measure).double()
     check_finite(doubts, "doubt")
     shares = _shares(len(doubts), max_risk, 1 - confidence)
     abstention = Abstention(-math.inf, measure, 0.0, 0.0, 0.0, max_risk, confidence)
@@ -144,12 +137,12 @@ def binomial_bound(errors: int, rows: int, level: float) -> float:
 
 def _wrong(predictive: Predictive, targets: Any) -> Tensor:
     """(row,), whether an output of the row is given the wrong class."""
-    if not isinstance(predictive, ClassPredictive):
+    if predictive.kind != "classes":
         raise SettingError(
             f"an error rate is promised for predictions of classes, got {type(predictive).__name__}; "
             "for real numbers and counts use intervals, bayesemble.metrics.conformal.fit_intervals"
         )
-    wrong = predictive.probs.argmax(-1) != predictive.labels(targets)
+    wrong = predictive.losses(targets) > 0
     return wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from html import escape
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -19,10 +18,8 @@ from torch import Tensor
 
 from bayesemble.core.arrays import check_finite, numbers
 from bayesemble.core.errors import DataError, SettingError
-
-if TYPE_CHECKING:
-    from bayesemble.predictive.classes import ClassPredictive
-    from bayesemble.predictive.reals import NormalPredictive
+from bayesemble.core.html import facts_table
+from bayesemble.core.settings import require
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -34,48 +31,35 @@ class Predictive(ABC):
     kept: dict[str, Tensor] = field(default_factory=dict, kw_only=True)
     """What was remembered of the members of a reduced predictive, one value per row: see `reduce`."""
 
-    @staticmethod
-    def from_probs(probs: Any, weights: Any = None) -> ClassPredictive:
-        """Accept the class probabilities of any model.
-
-        Shape: probs `(row, class)` of one model or `(member, row, class)`.
-        """
-        from bayesemble.predictive.classes import ClassPredictive
-
-        values = _as_floats(probs, "probs", dims=(2, 3))
-        values = values[None] if values.dim() == 2 else values
-        if (values < 0).any() or not torch.allclose(values.sum(-1), values.new_ones(()), atol=1e-4):
-            raise DataError("probabilities must be non-negative and sum to one over the last axis, the classes")
-        return ClassPredictive(_as_weights(weights, values), values.log())
-
-    @staticmethod
-    def from_normal(mean: Any, std: Any, weights: Any = None) -> NormalPredictive:
-        """Accept the means and standard deviations of any model.
-
-        Shape: `(row,)` of one model, `(member, row)` or `(member, row, output)`; std may be anything that broadcasts.
-        """
-        from bayesemble.predictive.reals import NormalPredictive
-
-        means = _as_floats(mean, "mean", dims=(1, 2, 3))
-        means = means[None] if means.dim() == 1 else means
-        stds = _as_floats(std, "std", dims=(0, 1, 2, 3)).to(means.dtype)
-        try:
-            stds = stds.expand(means.shape)
-        except RuntimeError:
-            raise DataError(f"std of shape {tuple(stds.shape)} does not fit means {tuple(means.shape)}") from None
-        if (stds <= 0).any():
-            raise DataError(f"standard deviations must be positive, the smallest is {stds.min():g}")
-        return NormalPredictive(_as_weights(weights, means), means, stds)
+    from_probs: ClassVar[Callable[..., Any]]
+    """Accept the class probabilities of any model, see `bayesemble.predictive.classes.from_probs`."""
+    from_normal: ClassVar[Callable[..., Any]]
+    """Accept the means and standard deviations of any model, see `bayesemble.predictive.reals.from_normal`."""
+    kind: ClassVar[Literal["classes", "numbers"]]
+    """What is predicted: classes, or real numbers and counts."""
+    _measures: ClassVar[dict[str, Callable[[Any], Tensor]]]
+    """How each measure of uncertainty is worked out, by name."""
+    _aliases: ClassVar[dict[str, str]] = {}
+    """Other names of some measures."""
 
     @property
     @abstractmethod
     def aleatoric(self) -> Tensor:
-        """Doubt that more data would not remove: what each member itself is unsure of, averaged."""
+        """Uncertainty that more data would not remove: what each member itself is unsure of, averaged."""
 
     @property
     @abstractmethod
     def epistemic(self) -> Tensor:
-        """Doubt that more data would remove: what the members disagree about."""
+        """Uncertainty that more data would remove: what the members disagree about."""
+
+    @property
+    @abstractmethod
+    def answers(self) -> Tensor:
+        """What is answered for each row, `(row,)` or `(row, output)`: the most probable class, or the mean."""
+
+    @abstractmethod
+    def losses(self, targets: Any) -> Tensor:
+        """What the answers cost, shaped like them: 1 for a wrong class, or the squared error of a mean."""
 
     @abstractmethod
     def member_log_prob(self, targets: Any) -> Tensor:
@@ -102,6 +86,32 @@ class Predictive(ABC):
         """How many rows were predicted."""
         return self._member_values()[0].shape[1]
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures of uncertainty that this prediction has, other names for the same thing left out."""
+        return tuple(self._measures)
+
+    def uncertainty(self, measure: str = "total") -> Tensor:
+        """One number per row, `(row,)`, that grows with uncertainty; what several outputs of a row have is added up.
+
+        Entropies are in nats. The name in brackets means the same, and is for classes alone.
+
+        | measure | classes | real numbers and counts |
+        | --- | --- | --- |
+        | "total" ("entropy") | entropy of the averaged probabilities | variance |
+        | "epistemic" ("mutual_information") | what the members disagree about | variance between the members |
+        | "aleatoric" ("expected_entropy") | what each member is unsure of | variance inside the members |
+        | "disagreement" | probability that two members choose differently | |
+        | "max_probability" | 1 - the largest averaged probability | |
+        | "member_std" | standard deviation of a probability over the members | |
+
+        With one member "epistemic", "disagreement" and "member_std" are 0 everywhere and tell nothing.
+        """
+        name, known = self._aliases.get(measure, measure), ", ".join((*self.measures, *self._aliases))
+        require(name in self._measures, f"{type(self).__name__} has uncertainty by {known}, not by {measure!r}")
+        values = self._measures[name](self)
+        return values.flatten(1).sum(1) if values.dim() > 1 else values
+
     def log_prob(self, targets: Any) -> Tensor:
         """Log probability (density) of the targets under the mixture, `(row,)`: log sum_m w_m p_m(y|x)."""
         return self._log_average(self.member_log_prob(targets))
@@ -126,7 +136,7 @@ class Predictive(ABC):
     def reweight(self, weights: Any) -> Self:
         """The same members under other weights; they are normalised to sum to one."""
         self.need_members("reweight(w)")
-        return dataclasses.replace(self, weights=_as_weights(weights, self._member_values()[0]))
+        return dataclasses.replace(self, weights=as_weights(weights, self._member_values()[0]))
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
@@ -146,7 +156,7 @@ class Predictive(ABC):
         """A small table for notebooks."""
         facts = {"members": f"{self.num_members:,}", "rows": f"{self.num_rows:,}"}
         for name in ("aleatoric", "epistemic"):
-            facts[f"mean {name} doubt"] = f"{float(getattr(self, name).double().mean()):.4g}"
+            facts[f"mean {name} uncertainty"] = f"{float(getattr(self, name).double().mean()):.4g}"
         if self.kept:
             facts["members' own outputs"] = "dropped"
         return facts_table(type(self).__name__, facts)
@@ -175,18 +185,8 @@ class Predictive(ABC):
         return torch.multinomial(self.weights.double(), num, replacement=True, generator=generator)
 
 
-def facts_table(title: str, facts: Mapping[str, Any]) -> str:
-    """A table of names and values in HTML, in the style of whatever page it stands on."""
-    rows = "".join(
-        f'<tr><th scope="row" style="text-align: left">{escape(name)}</th>'
-        f'<td style="text-align: left">{escape(str(value))}</td></tr>'
-        for name, value in facts.items()
-    )
-    head = f'<thead><tr><th colspan="2" style="text-align: left">{escape(title)}</th></tr></thead>'
-    return f"<table>{head}<tbody>{rows}</tbody></table>"
-
-
-def _as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:
+def as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:
+    """Outputs of another model as real numbers with some number of axes, or what is wrong with them."""
     tensor = numbers(values, name)
     tensor = tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
     if tensor.dim() not in dims:
@@ -198,7 +198,8 @@ def _as_floats(values: Any, name: str, dims: tuple[int, ...]) -> Tensor:
     return tensor
 
 
-def _as_weights(weights: Any, values: Tensor) -> Tensor:
+def as_weights(weights: Any, values: Tensor) -> Tensor:
+    """Weights of the members that `values` has on its first axis, summing to one; None weighs them the same."""
     num = values.shape[0]
     if weights is None:
         return values.new_full((num,), 1 / num)

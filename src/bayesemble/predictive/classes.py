@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from bayesemble.core.errors import DataError
-from bayesemble.predictive.base import Predictive, match_targets, sum_outputs
-
-if TYPE_CHECKING:
-    from bayesemble.predictive.abstain import Decision
+from bayesemble.predictive.abstain import Decision, fit_threshold
+from bayesemble.predictive.base import Predictive, as_floats, as_weights, match_targets, sum_outputs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,6 +19,16 @@ class ClassPredictive(Predictive):
     """Probabilities of classes. The class axis is last: `(member, row, class)`, or `(member, row, output, class)`."""
 
     log_probs: Tensor
+    kind = "classes"
+    _measures: ClassVar = {
+        "total": lambda own: own.entropy,
+        "epistemic": lambda own: own.mutual_information,
+        "aleatoric": lambda own: own.expected_entropy,
+        "disagreement": lambda own: own.disagreement,
+        "max_probability": lambda own: 1 - own.probs.amax(-1),
+        "member_std": lambda own: own.member_std,
+    }
+    _aliases: ClassVar = {"entropy": "total", "mutual_information": "epistemic", "expected_entropy": "aleatoric"}
 
     @cached_property
     def probs(self) -> Tensor:
@@ -35,21 +43,21 @@ class ClassPredictive(Predictive):
 
     @property
     def entropy(self) -> Tensor:
-        """Total doubt in nats, `(row,)`: H[sum_m w_m p_m]."""
+        """Total uncertainty in nats, `(row,)`: H[sum_m w_m p_m]."""
         if "entropy" in self.kept:  # taken again from rounded logarithms, it would break exact ties
             return self.kept["entropy"]
         return torch.special.entr(self.probs).sum(-1)
 
     @property
     def expected_entropy(self) -> Tensor:
-        """Aleatoric doubt in nats, `(row,)`: sum_m w_m H[p_m]."""
+        """Aleatoric uncertainty in nats, `(row,)`: sum_m w_m H[p_m]."""
         if "expected_entropy" in self.kept:
             return self.kept["expected_entropy"]
         return self._average(torch.special.entr(self.log_probs.exp()).sum(-1))
 
     @property
     def mutual_information(self) -> Tensor:
-        """Epistemic doubt in nats, `(row,)`: entropy minus expected entropy, never below 0."""
+        """Epistemic uncertainty in nats, `(row,)`: entropy minus expected entropy, never below 0."""
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
     @property
@@ -86,10 +94,19 @@ class ClassPredictive(Predictive):
         """The mutual information."""
         return self.mutual_information
 
+    @property
+    def answers(self) -> Tensor:
+        """The most probable class under the average."""
+        return self.probs.argmax(-1)
+
     def labels(self, targets: Any, per_member: bool = False) -> Tensor:
         """Targets as labels 0..C-1 in the shape of the rows, or what is wrong with them."""
         values = match_targets(targets, self.log_probs.shape[:-1], per_member)
         return as_labels(values, self.log_probs.shape[-1])
+
+    def losses(self, targets: Any) -> Tensor:
+        """1 where the answer is wrong, 0 elsewhere."""
+        return (self.answers != self.labels(targets)).double()
 
     def member_log_prob(self, targets: Any) -> Tensor:
         """Log probability of the labels under each member, `(member, row)`."""
@@ -111,18 +128,16 @@ class ClassPredictive(Predictive):
     def decide(
         self, max_risk: float, validation: tuple[ClassPredictive, Any], measure: str = "total", confidence: float = 0.95
     ) -> Decision:
-        """Choose a class for each row, or abstain where the doubt is too large to keep a promised error rate.
+        """Choose a class for each row, or abstain where the uncertainty is too large to keep a promised error rate.
 
         Args:
             max_risk: The largest error rate among answered rows that is acceptable, 0.01 for one in a hundred.
             validation: Predictions and labels of rows that were not trained on and are like those to be decided.
-            measure: The measure of doubt, see `bayesemble.metrics.doubt`.
+            measure: The measure of uncertainty, see `Predictive.uncertainty`.
             confidence: With this probability, over validation sets, the promise holds.
 
-        See `bayesemble.predictive.decide.fit_threshold` for what is promised, and to fit once and decide often.
+        See `bayesemble.predictive.abstain.fit_threshold` for what is promised, and to fit once and decide often.
         """
-        from bayesemble.predictive.abstain import fit_threshold
-
         predictive, targets = validation
         return fit_threshold(predictive, targets, max_risk, measure, confidence).decide(self)
 
@@ -138,3 +153,15 @@ def as_labels(values: Tensor, num_classes: int) -> Tensor:
     if (labels != values).any() or (labels.numel() and not 0 <= labels.min() <= labels.max() <= last):
         raise DataError(f"labels must be whole and lie in 0..{last}, got {values.min():g}..{values.max():g}")
     return labels
+
+
+def from_probs(probs: Any, weights: Any = None) -> ClassPredictive:
+    """Accept the class probabilities of any model.
+
+    Shape: probs `(row, class)` of one model or `(member, row, class)`.
+    """
+    values = as_floats(probs, "probs", dims=(2, 3))
+    values = values[None] if values.dim() == 2 else values
+    if (values < 0).any() or not torch.allclose(values.sum(-1), values.new_ones(()), atol=1e-4):
+        raise DataError("probabilities must be non-negative and sum to one over the last axis, the classes")
+    return ClassPredictive(as_weights(weights, values), values.log())

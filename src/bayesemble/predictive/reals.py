@@ -5,17 +5,25 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from bayesemble.predictive.base import Predictive, check_level, match_targets, sum_outputs
+from bayesemble.core.errors import DataError
+from bayesemble.predictive.base import Predictive, as_floats, as_weights, check_level, match_targets, sum_outputs
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RealPredictive(Predictive):
     """Mixtures over an ordered target; variance = aleatoric + epistemic by the law of total variance."""
+
+    kind = "numbers"
+    _measures: ClassVar = {
+        "total": lambda own: own.variance,
+        "epistemic": lambda own: own.epistemic,
+        "aleatoric": lambda own: own.aleatoric,
+    }
 
     @property
     @abstractmethod
@@ -41,6 +49,11 @@ class RealPredictive(Predictive):
         return self._average(self.member_mean)
 
     @property
+    def answers(self) -> Tensor:
+        """The mean of the mixture."""
+        return self.mean
+
+    @property
     def aleatoric(self) -> Tensor:
         """Variance inside the members: sum_m w_m var_m."""
         return self.kept["aleatoric"] if "aleatoric" in self.kept else self._average(self.member_variance)
@@ -61,6 +74,10 @@ class RealPredictive(Predictive):
     def std(self) -> Tensor:
         """Square root of the total variance."""
         return self.variance.sqrt()
+
+    def losses(self, targets: Any) -> Tensor:
+        """The squared error of the mean."""
+        return (self.mean.double() - match_targets(targets, self.member_mean.shape).double()).square()
 
     def cdf(self, values: Any) -> Tensor:
         """P(y <= value) under the mixture."""
@@ -217,3 +234,20 @@ class PoissonPredictive(RealPredictive):
         """Keep mean and variances; probabilities become those of the Poisson distribution with this mean."""
         kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
         return PoissonPredictive(torch.ones_like(self.weights[:1]), self.mean[None], kept=kept)
+
+
+def from_normal(mean: Any, std: Any, weights: Any = None) -> NormalPredictive:
+    """Accept the means and standard deviations of any model.
+
+    Shape: `(row,)` of one model, `(member, row)` or `(member, row, output)`; std may be anything that broadcasts.
+    """
+    means = as_floats(mean, "mean", dims=(1, 2, 3))
+    means = means[None] if means.dim() == 1 else means
+    stds = as_floats(std, "std", dims=(0, 1, 2, 3)).to(means.dtype)
+    try:
+        stds = stds.expand(means.shape)
+    except RuntimeError:
+        raise DataError(f"std of shape {tuple(stds.shape)} does not fit means {tuple(means.shape)}") from None
+    if (stds <= 0).any():
+        raise DataError(f"standard deviations must be positive, the smallest is {stds.min():g}")
+    return NormalPredictive(as_weights(weights, means), means, stds)

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from bayesemble.core import seeds, settings
 from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
@@ -25,7 +26,6 @@ from bayesemble.methods import METHODS, Method, method_class
 from bayesemble.methods.base import Reader, drawn_slots, keeps_dropout
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
-from bayesemble.predictive.base import facts_table
 from bayesemble.task.likelihoods import LIKELIHOODS
 from bayesemble.task.networks import ModelSource
 from bayesemble.task.priors import PRIORS

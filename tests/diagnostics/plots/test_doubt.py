@@ -35,7 +35,7 @@ def density(values, edges):
 
 
 def test_entropy_draws_known_data_filled_and_foreign_data_dashed():
-    known, foreign = metrics.doubt(predicted()[0]), metrics.doubt(predicted(1, 0.5)[0])
+    known, foreign = predicted()[0].uncertainty(), predicted(1, 0.5)[0].uncertainty()
     ax = plot_entropy(known, foreign, bins=7, label="one")
     outline, fill, dashed = drawn(ax, "method-one")
     edges = np.linspace(0, max(known.max(), foreign.max()).item(), 8)

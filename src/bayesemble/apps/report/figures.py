@@ -22,7 +22,6 @@ from bayesemble.diagnostics import weighting
 from bayesemble.diagnostics.plots.style import PALETTE, colour
 from bayesemble.metrics.curves import SizeCurve
 from bayesemble.metrics.selective import RiskCoverage
-from bayesemble.predictive import doubt
 
 _SIZE = (4.0, 3.0)  # inches
 _SMALL = (3.0, 2.2)
@@ -212,7 +211,7 @@ def _draw_sizes(one: Shown, ax: Any, score: Callable[[Any, Any], float], words: 
 
 def _doubts(predictive: Any, classes: int | None) -> torch.Tensor:
     """Entropy of classes; of numbers log10 of the standard deviation, which can differ by orders of magnitude."""
-    return doubt(predictive) if classes is not None else doubt(predictive).sqrt().log10()
+    return predictive.uncertainty() if classes is not None else predictive.uncertainty().sqrt().log10()
 
 
 def _finish(ax: Any, labels: Sequence[str]) -> None:

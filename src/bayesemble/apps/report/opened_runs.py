@@ -16,7 +16,7 @@ from bayesemble.core.errors import BayesembleError
 from bayesemble.data import Split
 from bayesemble.diagnostics.landscape.diversity import DiversityAccuracy
 from bayesemble.diagnostics.plots.style import colour
-from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, doubt
+from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
 from bayesemble.training.ensemble import Ensemble
 
 _MOST_INPUTS = 6  # columns of a row that are shown
@@ -111,7 +111,7 @@ def examples(shown: Shown, image_shape: list[int] | None, count: int = 6) -> tup
 
     Disagreement is the epistemic doubt: mutual information of classes, variance between the means of numbers.
     """
-    order = doubt(shown.predictive, "epistemic").argsort(stable=True)
+    order = shown.predictive.uncertainty("epistemic").argsort(stable=True)
     count = min(count, len(order) // 2)
     agree, disagree = order[:count], order.flip(0)[:count]
     return tuple([_example(shown, int(place), image_shape) for place in places] for places in (agree, disagree))  # type: ignore[return-value]
