@@ -131,7 +131,7 @@ def test_a_reduced_prediction_doubts_as_the_whole_one(generator):
 
 
 def test_an_unknown_measure_is_refused(generator):
-    with pytest.raises(SettingError, match="ClassPredictive has uncertainty by total, .* not by 'fear'"):
+    with pytest.raises(SettingError, match=r"ClassPredictive has uncertainty by total, .* not by 'fear'"):
         random_classes(generator, 3).uncertainty("fear")
 
 

@@ -243,7 +243,7 @@ def test_targets_and_doubts_that_cannot_be_used_are_refused():
         fit_threshold(binary([0.9]), [0, 1], 0.1)
     with pytest.raises(DataError, match=r"labels must be whole and lie in 0\.\.1"):
         fit_threshold(binary([0.9]), [2], 0.1)
-    with pytest.raises(SettingError, match="ClassPredictive has uncertainty by total, .* not by 'fear'"):
+    with pytest.raises(SettingError, match=r"ClassPredictive has uncertainty by total, .* not by 'fear'"):
         fit_threshold(binary([0.9]), [0], 0.1, "fear")
     with pytest.raises(DataError, match="doubt must be finite numbers; row 0 holds nan"):
         fit_threshold(ClassPredictive(torch.ones(1), torch.full((1, 1, 2), math.nan)), [0], 0.1)

@@ -26,7 +26,7 @@ from bayesemble.methods.along_training import kept_networks, running_moments
 from bayesemble.methods.base import drawn_slots, full_batch, keeps_dropout
 from bayesemble.methods.gradient import ParticleMethod
 from bayesemble.metrics import fit_spread
-from bayesemble.models.tabular import quantile_edges, tabular
+from bayesemble.models.table_networks import quantile_edges, tabular
 from bayesemble.task.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
 from bayesemble.task.priors import NormalPrior
 from bayesemble.task.task import Task

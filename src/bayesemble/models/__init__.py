@@ -1,8 +1,10 @@
 """Networks for benchmarks and tables; the library itself takes any `nn.Module`."""
 
-from bayesemble.models.mlp import mlp
-from bayesemble.models.pyramidnet import pyramidnet, pyramidnet110
-from bayesemble.models.resnet import resnet, resnet18, resnet20, resnet32
-from bayesemble.models.tabular import tabular
-
-__all__ = ["mlp", "pyramidnet", "pyramidnet110", "resnet", "resnet18", "resnet20", "resnet32", "tabular"]
+from bayesemble.models.mlps import mlp as mlp
+from bayesemble.models.pyramidnets import pyramidnet as pyramidnet
+from bayesemble.models.pyramidnets import pyramidnet110 as pyramidnet110
+from bayesemble.models.resnets import resnet as resnet
+from bayesemble.models.resnets import resnet18 as resnet18
+from bayesemble.models.resnets import resnet20 as resnet20
+from bayesemble.models.resnets import resnet32 as resnet32
+from bayesemble.models.table_networks import tabular as tabular

@@ -5,7 +5,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.models import pyramidnet, pyramidnet110
-from bayesemble.models.pyramidnet import PyramidBlock
+from bayesemble.models.pyramidnets import PyramidBlock
 
 
 def total(module: nn.Module) -> int:

@@ -9,7 +9,7 @@ from torch.func import functional_call, vmap
 import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
-from bayesemble.models.tabular import EMBEDDINGS, Periodic, Piecewise, Tabular, quantile_edges, tabular
+from bayesemble.models.table_networks import EMBEDDINGS, Periodic, Piecewise, Tabular, quantile_edges, tabular
 from bayesemble.task.networks import fresh_module
 from helpers import quick_fit
 
