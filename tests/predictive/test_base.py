@@ -33,6 +33,16 @@ def test_a_member_alone_has_the_log_probability_it_had_among_the_others(make, ge
         torch.testing.assert_close(alone.epistemic, torch.zeros(6, dtype=torch.float64))
 
 
+def test_members_say_probabilities_or_means_unless_they_were_dropped(generator):
+    classes, normals, counts = (make(generator) for make in (random_classes, random_normals, random_poissons))
+    assert torch.equal(classes.member_values(), classes.log_probs.exp())
+    assert torch.equal(normals.member_values(), normals.means)
+    assert torch.equal(counts.member_values(), counts.rates)
+    for predictive in (classes, normals, counts):
+        with pytest.raises(SettingError, match="needs the members, which this prediction dropped"):
+            predictive.reduce().member_values()
+
+
 def test_members_count_from_the_end_too(generator):
     predictive = random_normals(generator)
     for index in range(-3, 0):

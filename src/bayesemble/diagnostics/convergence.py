@@ -25,7 +25,7 @@ from torch import Tensor
 from bayesemble.core.arrays import numbers
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.methods.along_training import kept_networks
-from bayesemble.predictive import ClassPredictive, LocationScalePredictive, Predictive, RealPredictive
+from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.training.ensemble import Ensemble
 
 _FEWEST_DRAWS = 4  # half a chain needs two draws to have a variance
@@ -114,13 +114,10 @@ def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
 
 def _function_values(predictive: Predictive) -> Tensor:
     """What each draw predicts, `(draw, number)`."""
-    if isinstance(predictive, ClassPredictive):
-        return predictive.member_probs.flatten(1)
-    assert isinstance(predictive, RealPredictive)
-    values = [predictive.member_mean.flatten(1)]
+    values = predictive.member_values().flatten(1)
     if isinstance(predictive, LocationScalePredictive):
-        values.append(predictive.stds.flatten(1))
-    return torch.cat(values, dim=1)
+        return torch.cat([values, predictive.stds.flatten(1)], dim=1)
+    return values
 
 
 def _split(values: Any) -> tuple[Tensor, torch.Size]:

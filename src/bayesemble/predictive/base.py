@@ -58,6 +58,10 @@ class Predictive(ABC):
         """What is answered for each row, `(row,)` or `(row, output)`: the most probable class, or the mean."""
 
     @abstractmethod
+    def member_values(self) -> Tensor:
+        """What each member says: probabilities `(member, row, ..., class)`, or means `(member, row, ...)`."""
+
+    @abstractmethod
     def losses(self, targets: Any) -> Tensor:
         """What the answers cost, shaped like them: 1 for a wrong class, or the squared error of a mean."""
 
@@ -84,7 +88,7 @@ class Predictive(ABC):
     @property
     def num_rows(self) -> int:
         """How many rows were predicted."""
-        return self._member_values()[0].shape[1]
+        return self._any_field().shape[1]
 
     @property
     def measures(self) -> tuple[str, ...]:
@@ -136,7 +140,7 @@ class Predictive(ABC):
     def reweight(self, weights: Any) -> Self:
         """The same members under other weights; they are normalised to sum to one."""
         self.need_members("reweight(w)")
-        return dataclasses.replace(self, weights=as_weights(weights, self._member_values()[0]))
+        return dataclasses.replace(self, weights=as_weights(weights, self._any_field()))
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
@@ -165,8 +169,8 @@ class Predictive(ABC):
         found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "weights"}
         return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
-    def _member_values(self) -> list[Tensor]:
-        return list(self._member_fields().values())
+    def _any_field(self) -> Tensor:
+        return next(iter(self._member_fields().values()))
 
     def need_members(self, what: str) -> None:
         """Refuse something that a reduced prediction can no longer give."""

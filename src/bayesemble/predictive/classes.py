@@ -104,6 +104,10 @@ class ClassPredictive(Predictive):
         values = match_targets(targets, self.log_probs.shape[:-1], per_member)
         return as_labels(values, self.log_probs.shape[-1])
 
+    def member_values(self) -> Tensor:
+        """Probabilities of each member."""
+        return self.member_probs
+
     def losses(self, targets: Any) -> Tensor:
         """1 where the answer is wrong, 0 elsewhere."""
         return (self.answers != self.labels(targets)).double()

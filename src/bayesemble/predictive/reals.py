@@ -75,6 +75,11 @@ class RealPredictive(Predictive):
         """Square root of the total variance."""
         return self.variance.sqrt()
 
+    def member_values(self) -> Tensor:
+        """Means of each member."""
+        self.need_members("member_values")
+        return self.member_mean
+
     def losses(self, targets: Any) -> Tensor:
         """The squared error of the mean."""
         return (self.mean.double() - match_targets(targets, self.member_mean.shape).double()).square()

@@ -14,7 +14,6 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
 from bayesemble.diagnostics.landscape.measure import as_ensemble, chosen_members
-from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
 from bayesemble.task.task import OF_LIKELIHOOD
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.recording import Recording
@@ -65,11 +64,12 @@ def embedding(
     require(kind in ("tsne", "pca"), f'kind is "tsne" or "pca", not {kind!r}')
     recording, chosen = recording_of(ensemble), chosen_members(ensemble, members)
     times = recording.epochs if epochs is None else list(epochs)
-    places = torch.tensor(chosen)
+    chosen_indices = torch.tensor(chosen)
     columns = [
-        _flat(as_ensemble(ensemble, recording.members(epoch).take(places)).predict(inputs)).double() for epoch in times
+        as_ensemble(ensemble, recording.members(epoch).take(chosen_indices)).predict(inputs).member_values()
+        for epoch in times
     ]
-    vectors = torch.stack(columns, dim=1)  # (member, epoch, number)
+    vectors = torch.stack([column.double().flatten(1) for column in columns], dim=1)  # (member, epoch, number)
     num, size = len(chosen) * len(times), vectors.shape[-1]
     require(num >= 3 and size >= 2, f"a plane needs 3 networks and 2 numbers of each; there are {num} and {size}")
     points = _on_plane(vectors.flatten(0, 1), kind, seed)
@@ -93,14 +93,6 @@ def checkpoints(ensemble: Ensemble, member: int, last: int, least: int = 1) -> L
     require(found >= least, f"at least {least} of the last epochs are needed, got last={last} of {len(times)} recorded")
     params = recording.along(member, times[-last:]).params
     return {name: leaf for name, leaf in params.items() if not name.startswith(OF_LIKELIHOOD)}
-
-
-def _flat(predictive: Predictive) -> Tensor:
-    """Probabilities or means of each network as one vector, `(network, number)`."""
-    if isinstance(predictive, ClassPredictive):
-        return predictive.member_probs.flatten(1)
-    assert isinstance(predictive, RealPredictive)
-    return predictive.member_mean.flatten(1)
 
 
 def _on_plane(vectors: Tensor, kind: str, seed: int) -> Tensor:

@@ -15,7 +15,7 @@ from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Leaves
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.geometry import batch_norm
-from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, match_targets
+from bayesemble.predictive import Predictive, match_targets
 from bayesemble.training.batches import as_source
 from bayesemble.training.draws import draws_at_once
 from bayesemble.training.ensemble import Ensemble
@@ -100,13 +100,12 @@ def _measure_part(ensemble: Ensemble, networks: Members, data: Any, known: list[
     error, difference = torch.zeros_like(loss), loss.new_zeros(len(loss), len(known[0]) if known else 0)
     rows, count, squared = 0, 0, False
     for number, (predictive, targets) in enumerate(_predictions(ensemble, networks, data)):
-        answers, squared = _answers(predictive), isinstance(predictive, RealPredictive)
-        truth = predictive.labels(targets) if isinstance(predictive, ClassPredictive) else targets
+        answers, squared = _answers(predictive), predictive.kind == "numbers"
         log_prob = predictive.member_log_prob(targets).double()
         loss -= log_prob.sum(1)
-        error += _apart(answers, match_targets(truth, answers.shape), squared)
-        for place, other in enumerate(known[number] if known else ()):
-            difference[:, place] += _apart(answers, other, squared)
+        error += _apart(answers, match_targets(targets, answers.shape), squared)
+        for index, other in enumerate(known[number] if known else ()):
+            difference[:, index] += _apart(answers, other, squared)
         rows, count = rows + log_prob.shape[1], count + answers[0].numel()
     error, difference = error / count, difference / count
     return Measured(loss / rows, error.sqrt() if squared else error, difference.sqrt() if squared else difference)
@@ -118,10 +117,8 @@ def _predictions(ensemble: Ensemble, networks: Members, data: Any) -> Iterator[t
 
 def _answers(predictive: Predictive) -> Tensor:
     """Chosen classes or means of each network, `(network, row, ...)`."""
-    if isinstance(predictive, ClassPredictive):
-        return predictive.member_probs.argmax(-1)
-    assert isinstance(predictive, RealPredictive)
-    return predictive.member_mean.double()
+    values = predictive.member_values().double()
+    return values.argmax(-1) if predictive.kind == "classes" else values
 
 
 def _apart(answers: Tensor, others: Tensor, squared: bool) -> Tensor:

@@ -14,7 +14,7 @@ from bayesemble.core.settings import require
 from bayesemble.diagnostics.landscape.embeddings import recording_of
 from bayesemble.diagnostics.landscape.measure import as_ensemble, chosen_members, members_of
 from bayesemble.metrics.diversity import disagreement_matrix, jensen_shannon_matrix, weight_cosine
-from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
+from bayesemble.predictive import ClassPredictive
 from bayesemble.task.select import NORM_LAYERS
 from bayesemble.task.task import OF_LIKELIHOOD
 from bayesemble.training.ensemble import Ensemble
@@ -97,17 +97,12 @@ def _differences(ensemble: Ensemble, networks: Members, data: Any) -> tuple[Tens
     divergence, classes = torch.zeros_like(difference), True
     for predictive, _ in as_ensemble(ensemble, networks).predictions(data):
         own = predictive.num_rows
-        rows, classes = rows + own, isinstance(predictive, ClassPredictive)
+        rows, classes = rows + own, predictive.kind == "classes"
         if isinstance(predictive, ClassPredictive):
             difference += own * disagreement_matrix(predictive)
             divergence += own * jensen_shannon_matrix(predictive)
         else:
-            difference += own * _squared_differences(predictive)
+            means = predictive.member_values().double().flatten(1)
+            difference += own * torch.stack([(means - one).square().mean(1) for one in means])
     difference, divergence = difference / rows, divergence / rows
     return (difference, divergence) if classes else (difference.sqrt(), None)
-
-
-def _squared_differences(predictive: Predictive) -> Tensor:
-    assert isinstance(predictive, RealPredictive)
-    means = predictive.member_mean.double().flatten(1)
-    return torch.stack([(means - one).square().mean(1) for one in means])
