@@ -1,6 +1,8 @@
 """Files that appear whole."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +28,33 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, object())
     assert path.read_text() == "1\n"
+
+
+def test_a_text_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
+    path, done, flush, replace = tmp_path / "a.txt", [], os.fsync, Path.replace
+
+    def flushed(handle):
+        done.append(("flush", os.fstat(handle).st_size))
+        flush(handle)
+
+    def replaced(old, new):
+        done.append(("replace", new.name))
+        return replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", replaced)
+    write_text(path, "twelve bytes")
+    assert done == [("flush", 12), ("replace", "a.txt")]
+
+
+def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+
+    def full(handle):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_text(path, "new")
+    assert path.read_text() == "old"

@@ -118,6 +118,16 @@ def test_arrays_with_a_test_part_keep_it(tmp_path, generator):
     assert np.allclose(split.x_test, split.x_train[:5])
 
 
+@pytest.mark.parametrize("lonely", [1, 2])
+def test_classes_are_split_in_proportion_unless_one_of_them_has_a_single_row(tmp_path, generator, lonely):
+    y = np.array([0] * 10 + [1] * 10 + [2] * lonely)
+    np.savez(tmp_path / "a.npz", x=generator.normal(size=(len(y), 3)), y=y)
+    tests = [np.bincount(load_data(str(tmp_path / "a.npz"), seed).y_test, minlength=3) for seed in range(8)]
+    assert {int(counts.sum()) for counts in tests} == {5}
+    even = all(counts[0] == counts[1] == 2 for counts in tests)
+    assert even == (lonely == 2)
+
+
 def test_rows_are_drawn_by_the_seed(tmp_path, generator):
     whole = load_data("digits", 0)
     one, same, other = (load_data("digits", seed, rows=200) for seed in (0, 0, 1))

@@ -62,6 +62,12 @@ def test_a_letter_that_is_not_utf8_is_found_however_late_it_comes(tmp_path):
     assert first.columns["a"][0] == "Ã©"  # one encoding for the whole file
 
 
+def test_half_a_letter_at_the_very_end_is_not_utf8_either(tmp_path):
+    (chunk,) = read_rows(made(tmp_path, b"a,b\n1,x\xc3"))
+    assert "Latin-1" in chunk.notes[0]
+    assert chunk.columns["b"] == ["xÃ"]
+
+
 @pytest.mark.parametrize("sign", [",", ";", "\t"])
 def test_the_delimiter_is_the_most_frequent_sign_of_the_first_row(tmp_path, sign):
     path = made(tmp_path, f"a{sign}b{sign}c\n1{sign}2{sign}3\n")

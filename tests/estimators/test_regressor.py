@@ -44,3 +44,17 @@ def test_targets_keep_their_shape(axes):
     assert mean.shape == std.shape == estimator.predict_interval(x)[0].shape == targets.shape
     assert estimator.sample_y(x, 3).shape == (*targets.shape, 3)
     assert estimator.score(x, targets) > 0.8
+
+
+def test_intervals_are_those_of_the_mixture():
+    """Two members far apart: the normal with the same moments has quite another interval."""
+    x, y = rows(40)
+    estimator = EnsembleRegressor(**QUICK).fit(x, y)
+    *_, last = (leaf for name, leaf in estimator.ensemble_.state.members.params.items() if name.endswith("bias"))
+    last[0, 0] += 20
+    for level in (0.5, 0.9):
+        found, wanted = estimator.predict_interval(x, level), estimator.predictive(x).interval(level)
+        for own, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(own, other.numpy())
+    mean, std = estimator.predict(x, return_std=True)
+    assert (np.abs(found[1] - (mean + 1.645 * std)) > 0.1 * std).all()

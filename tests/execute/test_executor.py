@@ -7,7 +7,7 @@ from bayesemble.core import offload, seeds
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch
 from bayesemble.execute.executor import slopes, thread_count
-from helpers import dropout_mlp, images, norm_convnet, norm_mlp, small_mlp, table
+from helpers import dropout_mlp, images, norm_convnet, norm_mlp, small_mlp, table, with_dropout
 
 
 def test_threads_are_set_inside_and_given_back():
@@ -185,3 +185,33 @@ def test_channels_last_gives_the_same_coupled_gradients():
     arranged = executor.arrange(State(members)).members
     found = executor.coupled_gradients(member_outputs(task), couple, arranged, Batch(x, y))
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
+
+
+def dropout_convnet():
+    return with_dropout(norm_convnet)
+
+
+@pytest.mark.parametrize("make", [dropout_mlp, dropout_convnet])
+@over_executors
+def test_outputs_have_the_masks_of_each_members_seed(executor, make):
+    """Against plain modules in training mode, each after its own seed."""
+    x = (table(12) if make is dropout_mlp else images(12))[0].double()
+    task = double_task(make, x)
+    members, own_seeds = task.new_members(5, seed=0), [11, 22, 33, 44, 55]
+    members = be.Members.stack([members.split()[0][0]] * 5, [members.split()[0][1]] * 5)  # only the masks differ
+    expected = []
+    for params, buffers, seed in zip(*zip(*members.split(), strict=True), own_seeds, strict=True):
+        with seeds.scoped(0):
+            network = task.model().eval()
+            network.load_state_dict(params | buffers)
+            for layer in network.modules():
+                layer.training = isinstance(layer, nn.Dropout)
+            torch.manual_seed(seed)
+            expected.append(network(x).detach())
+
+    def function(params, buffers, inputs, _):
+        return task.forward(params, buffers, inputs, dropout=True)
+
+    found = executor.outputs(function, members, x, False, own_seeds)
+    torch.testing.assert_close(found, torch.stack(expected), atol=1e-10, rtol=1e-8)
+    assert not torch.allclose(found[0], found[1])

@@ -290,3 +290,19 @@ def test_the_comparison_gives_it_the_whole_data(tmp_path):
     methods = "hmc:max_leapfrog=2,deep_ensemble"
     comparison = compare("two_moons", methods, members=2, epochs=4, seeds=1, out=tmp_path, progress=False)
     assert comparison.labels == ["hmc:max_leapfrog=2", "deep_ensemble"]
+
+
+def test_after_the_warm_up_all_chains_take_the_averaged_step_size():
+    """Not the last one, which is still searching."""
+    seen = []
+
+    def remember(state, _row):
+        seen.append({name: leaf.clone() for name, leaf in state.slots["step_size"].items()})
+
+    method = be.HMC(num_members=3, step_size=0.1, max_leapfrog=10)
+    quick_fit(line_task(), line_data(), method, epochs=20, batch_size=None, executor="vmap", on_epoch=remember)
+    averages = seen[9]["log_mean"]  # ten of twenty transitions are the warm-up
+    assert averages.unique().numel() == 3
+    torch.testing.assert_close(seen[9]["log"], averages.mean().expand(3).to(seen[9]["log"]))
+    assert all(torch.equal(later["log"], seen[9]["log"]) for later in seen[10:])
+    assert not torch.allclose(seen[6]["log"], seen[6]["log_mean"], rtol=0.01)

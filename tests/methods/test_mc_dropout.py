@@ -4,7 +4,7 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.errors import SettingError
-from helpers import all_leaves, largest_difference, quick_fit, small_mlp, table, with_dropout
+from helpers import all_leaves, images, largest_difference, norm_convnet, quick_fit, small_mlp, table, with_dropout
 
 
 def network() -> nn.Module:
@@ -60,3 +60,11 @@ def test_a_network_without_dropout_is_refused():
         quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.MCDropout())
     with pytest.raises(SettingError, match="draws is a number"):
         be.MCDropout(draws=0)
+
+
+def test_passes_of_a_convolutional_network_differ_too():
+    """Convolutions run in the loop, which has to give every pass a seed of its own."""
+    task = be.Task(lambda: with_dropout(norm_convnet), be.Categorical())
+    found = quick_fit(task, images(), be.MCDropout(), epochs=1).predict(images()[0], num_draws=4)
+    gaps = (found.member_probs[:, None] - found.member_probs).abs().amax((2, 3))
+    assert (gaps + torch.eye(4) > 1e-3).all()

@@ -169,8 +169,10 @@ def test_a_budget_of_seconds_is_timed_once_and_kept(tmp_path):
     assert len(open_run(tmp_path / found.results[0].run)[0].history) == plan["epochs"]["map"], (
         "another time gives others"
     )
-    with pytest.raises(be.CheckpointError, match="plan of another comparison: epochs was 4, now it is 5"):
-        compare("wine", "map", **(options | {"epochs": 5}))
+    others = {"data": "breast_cancer", "rows": 90, "members": 2, "epochs": 5, "batch_size": 16}
+    for name, value in others.items():
+        with pytest.raises(be.CheckpointError, match=f"plan of another comparison: {name} was .* it is {value}"):
+            compare(**({"data": "wine", "methods": "map"} | options | {name: value}))
 
 
 def wait_until(holds, seconds=200):

@@ -106,3 +106,15 @@ def test_the_error_of_chance_is_that_of_calibrated_predictions():
         assert found["baseline"]["accuracy"] == pytest.approx((labels == 0).mean())
     assert expected_calibration_error(Predictive.from_probs(probs), labels) == pytest.approx(errors[-1], rel=1e-5)
     assert np.mean(errors) == pytest.approx(np.mean(chances), rel=0.1)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_numbers_are_written_to_six_digits_below_the_deviation_of_the_target_in_any_unit(unit):
+    schema, _ = table([unit * value for value in (1.0, 4.0, -2.0, 0.5)])
+    weights, means = torch.ones(1), torch.tensor([[0.123456789, -1.23456789]])
+    found = in_units(schema, NormalPredictive(weights, means, torch.ones(1, 2)))
+    mean, _, _, _, low, high = values_of(schema, found, 0.9)
+    for written, exact in zip((mean, low, high), (found.mean, *found.interval(0.9)), strict=True):
+        errors = np.abs(written - exact.numpy()) / schema.target.scale
+        assert errors.max() < 1e-5
+        assert errors.max() > 0, "no more digits than tell something"

@@ -22,12 +22,12 @@ def small(**settings) -> be.Subspace:
 class Linear:
     """Linear regression: in any subspace the posterior of the coordinates is a known Gaussian."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_data: int = 40) -> None:
         generator = torch.Generator().manual_seed(0)
         self.x = torch.randn(40, 4, generator=generator, dtype=torch.float64)
         noise = torch.randn(40, generator=generator, dtype=torch.float64)
         self.y = self.x @ torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64) + 0.5 * noise
-        self.task = be.Task(lambda: nn.Linear(4, 1, bias=False).double(), be.Gaussian(0.5))
+        self.task = be.Task(lambda: nn.Linear(4, 1, bias=False).double(), be.Gaussian(0.5), num_data=num_data)
 
     def fitted(self, method: be.Subspace) -> be.Ensemble:
         return quick_fit(self.task, (self.x, self.y), method, epochs=30, batch_size=10, executor="vmap")
@@ -35,20 +35,23 @@ class Linear:
     def posterior(self, ensemble: be.Ensemble, member: int) -> tuple[torch.Tensor, torch.Tensor]:
         method, slots = ensemble.method, ensemble.state.slots
         basis = slots["subspace_basis"]["weight"][member].flatten(1)
-        design = self.x @ basis.T / (0.5 * method.temperature**0.5)
-        residual = (self.y - self.x @ slots[MEAN]["weight"][member].flatten()) / (0.5 * method.temperature**0.5)
+        noise = 0.5 * (method.temperature * 40 / self.task.num_data) ** 0.5
+        design = self.x @ basis.T / noise
+        residual = (self.y - self.x @ slots[MEAN]["weight"][member].flatten()) / noise
         precision = design.T @ design + torch.eye(len(basis), dtype=torch.float64) / method.std**2
         covariance = torch.linalg.inv(precision)
         return covariance @ design.T @ residual, covariance
 
 
-@pytest.mark.parametrize("basis", ["pca", "random", "curve"])
-@pytest.mark.parametrize("temperature", [1.0, 20.0])
-def test_slice_sampling_gives_the_posterior_in_the_subspace(basis, temperature):
+@pytest.mark.parametrize(
+    ("basis", "temperature", "num_data"),
+    [("pca", 1.0, 40), ("random", 20.0, 40), ("curve", 20.0, 40), ("pca", 20.0, 200)],
+)
+def test_slice_sampling_gives_the_posterior_in_the_subspace(basis, temperature, num_data):
     """Moments of both coordinates within 4 Monte Carlo standard errors."""
-    problem = Linear()
+    problem = Linear(num_data)
     method = small(
-        basis=basis, temperature=temperature, draws=800, warmup=20, num_members=2, std=3.0, learning_rate=0.05
+        basis=basis, temperature=temperature, draws=800, warmup=20, num_members=2, std=30.0, learning_rate=0.05
     )
     ensemble = problem.fitted(method)
     for member in range(2):

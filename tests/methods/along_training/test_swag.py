@@ -6,6 +6,7 @@ import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import State
 from bayesemble.core.seeds import scoped
+from bayesemble.methods import numbered_draws
 from bayesemble.methods.along_training import running_moments
 from helpers import norm_mlp, quick_fit, small_mlp, table
 
@@ -69,6 +70,23 @@ def test_draws_have_mean_and_covariance_of_the_trajectory_also_between_leaves():
     assert (correlation - wanted).abs().max() < 0.12
     first, second = slice(0, 8), slice(-16, None)
     assert wanted[first, second].abs().max() > 0.4, "leaves are correlated in this trajectory"
+
+
+@pytest.mark.parametrize(("rank", "scale"), [(2, 0.5), (3, 2.0)])
+def test_a_draw_is_a_fixed_linear_map_of_its_normal_numbers(rank, scale):
+    """w = mean + sqrt(scale) (sqrt(var) z1 + D^T z2 / sqrt(K - 1)), with the numbers themselves."""
+    method, steps = be.SWAG(rank=rank, scale=scale), random_trajectory(5)
+    state = along(method, steps)
+    points = torch.cat([flat(step) for step in steps])
+    deviations = torch.empty(rank, points.shape[1], dtype=torch.float64)
+    for place, point in enumerate(points):  # a ring: the newest takes the place of the oldest
+        deviations[place % rank] = point - points[: place + 1].mean(0)
+    for number in range(3):
+        (own,) = numbered_draws.generators(range(number, number + 1), [7])
+        common, single = torch.randn(rank + points.shape[1], generator=own).double().split([rank, points.shape[1]])
+        spread = points.std(0, correction=0) * single + common @ deviations / (rank - 1) ** 0.5
+        found = flat(method._networks(state, range(number, number + 1), [7]).params)[0]
+        torch.testing.assert_close(found, points.mean(0) + scale**0.5 * spread, rtol=1e-4, atol=1e-5)
 
 
 def test_the_diagonal_form_has_the_variance_alone():

@@ -16,8 +16,8 @@ LAYER = {"weight": Patch("layer", 0, 0), "bias": Patch("layer", 0, 0)}
 ELEMENT = {"weight": Patch("element", 0, 0), "bias": Patch("element", 0, 0)}
 
 
-def task() -> be.Task:
-    return be.Task(lambda: nn.Linear(2, 1).double(), be.Gaussian(), be.NormalPrior(std=1.5))
+def task(temperature: float = 1.0) -> be.Task:
+    return be.Task(lambda: nn.Linear(2, 1).double(), be.Gaussian(), be.NormalPrior(std=1.5), temperature)
 
 
 def leaves(generator: torch.Generator, components: int = 3, size: float = 1.0) -> dict:
@@ -67,16 +67,17 @@ def test_the_data_part_is_unbiased(generator):
 
 @pytest.mark.parametrize("patches", [LAYER, ELEMENT], ids=["layer", "element"])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_the_part_of_the_kl_is_its_gradient(generator, patches, rate):
+@pytest.mark.parametrize("temperature", [1.0, 0.4])
+def test_the_part_of_the_kl_is_its_gradient(generator, patches, rate, temperature):
     own, key = leaves(generator), patches["weight"].key
     logits = torch.randn(2, 3, generator=generator, dtype=torch.float64)
 
     def negative_kl(logit: torch.Tensor) -> torch.Tensor:
         shares = mixing.probabilities(patches, {key: logit}, 2, 3, rate)
-        return -mixing.kl_divergence(own, patches, shares, task(), 0.0).sum()
+        return -mixing.kl_divergence(own, patches, shares, task(), 0.0).sum() / temperature
 
     scores = {key: torch.zeros(2, 3, dtype=torch.float64)}
-    mixing.add_prior_scores(scores, {key: logits}, own, patches, task(), rate)
+    mixing.add_prior_scores(scores, {key: logits}, own, patches, task(temperature), rate)
     torch.testing.assert_close(scores[key], torch.autograd.functional.jacobian(negative_kl, logits))
 
 

@@ -30,12 +30,12 @@ def flat_jacobian(module: nn.Module, params: dict, x: Tensor) -> Tensor:
     return torch.cat([leaf.flatten(1) for leaf in jacobian.values()], 1)
 
 
-def moved(method, task: be.Task, x: Tensor, y: Tensor, seed: int = 0) -> tuple[State, Tensor]:
+def moved(method, task: be.Task, x: Tensor, y: Tensor, seed: int = 0, step: int = 0) -> tuple[State, Tensor]:
     """The state before, and what one plain SGD step adds to the weights of each member, per unit of learning rate."""
     bound = task.bind(len(x), x)
     state = method.init(bound, seed)
     before = state.clone()
-    after, _ = method.step(state, Batch(x, y), bound, be.Vmap(), Clock(0, 10, seed))
+    after, _ = method.step(state, Batch(x, y), bound, be.Vmap(), Clock(step, 10, seed))
     steps = [after.members.params[name] - leaf for name, leaf in before.members.params.items()]
     return before, torch.cat([leaf.flatten(1) for leaf in steps], 1) / method.learning_rate
 
@@ -46,15 +46,19 @@ PLAIN = {"num_members": 4, "space": "function", "optimizer": "sgd", "momentum": 
 @pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
 @pytest.mark.parametrize("calibrate", [True, False])
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere):
-    """phi_i = J_i^T (D s)_i + J'_i^T (D p - R f')_i with Jacobians written out, J' at the points that are compared."""
+@pytest.mark.parametrize(("every", "step"), [(1, 0), (3, 0), (3, 1)])
+def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, every, step):
+    """phi_i = J_i^T (D s)_i + J'_i^T (n D p - R f')_i with Jacobians written out, J' at the points that are compared.
+
+    The prior over functions p acts at every n-th step, n times as strong.
+    """
     x, y = data()
     others = torch.randn(5, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     points = {"points": lambda generator: others} if elsewhere else {}
     method = kind(
-        **PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, prior_every=1, **points
+        **PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, prior_every=every, **points
     )
-    state, found = moved(method, be.Task(tiny, be.Categorical()), x, y)
+    state, found = moved(method, be.Task(tiny, be.Categorical()), x, y, step=step)
     with scoped(0):
         module = tiny()
     # The first network drawn from the prior is drawn anew at step 0, as it was drawn for the start of step 1.
@@ -69,7 +73,8 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere):
         [functional_call(module, {n: leaf[k] for n, leaf in pool.items()}, (where[:2],)).flatten() for k in range(4)]
     )
     pull = torch.zeros_like(f)
-    pull[:, :6] = density_scores.ssge(prior, at=f[:, :6])
+    if step % every == 0:
+        pull[:, :6] = every * density_scores.ssge(prior, at=f[:, :6])
     slopes = []
     for params in members:
         outputs = functional_call(module, params, (x,)).detach().requires_grad_()
@@ -113,6 +118,18 @@ def test_the_prior_over_weights_can_be_kept():
     calm, plain = quick_fit(task, table(), method), quick_fit(task, table(), be.DeepEnsemble(num_members=3))
     assert largest_difference(all_leaves(calm), all_leaves(plain)) < 1e-6
     assert "prior_draws" not in calm.state.slots
+
+
+@pytest.mark.parametrize("space", ["weight", "function"])
+def test_without_repulsion_the_driving_factor_is_a_smaller_rate(space):
+    """It acts on likelihood and prior alike."""
+    task, plain = be.Task(small_mlp, be.Categorical(), be.NormalPrior(std=0.1)), {"optimizer": "sgd", "momentum": 0.0}
+    method = be.Repulsive(
+        num_members=3, space=space, repulsion=0.0, function_prior=False, driving=0.5, learning_rate=0.1, **plain
+    )
+    slow = quick_fit(task, table(), method)
+    other = quick_fit(task, table(), be.DeepEnsemble(num_members=3, learning_rate=0.05, **plain))
+    assert largest_difference(all_leaves(slow), all_leaves(other)) < 1e-6
 
 
 def test_one_prior_draw_is_renewed_at_each_step():

@@ -169,6 +169,17 @@ def test_norm_layers_can_be_left_out_of_the_repulsion():
         assert same == (name in ("1.weight", "1.bias"))
 
 
+@pytest.mark.parametrize("kind", METHODS)
+def test_what_does_not_repel_is_driven_by_the_same_factor(kind):
+    plain = {"num_members": 3, "optimizer": "sgd", "momentum": 0.0}
+    params = {name: leaf.double() for name, leaf in random_members(3).items()}
+    free = directions(be.DeepEnsemble(**plain), task(), params)
+    found = directions(kind(select="0.*", driving=0.25, **plain), task(), params)
+    for name, leaf in free.items():
+        same = torch.allclose(found[name], 0.25 * leaf, rtol=1e-9)
+        assert same == name.startswith("2."), name
+
+
 def test_the_history_has_the_forces_and_a_faint_repulsion_warns():
     ensemble = quick_fit(task(), table(), be.Repulsive(num_members=3))
     row = ensemble.history[-1]

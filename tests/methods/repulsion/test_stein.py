@@ -41,3 +41,13 @@ def test_calibrated_it_rests_where_the_score_keeps_steins_identity():
     implied = torch.linalg.solve(between, 8 * forces.repelling)
     held = -float(((x - x.mean(0)) * (implied @ x)).sum(1).mean())
     assert held == pytest.approx(effective_dimension(spread(gram, dim), dim), rel=1e-4)
+
+
+@pytest.mark.parametrize("calibrate", [True, False])
+@pytest.mark.parametrize("repulsion", [0.0, 0.3, 2.0])
+def test_the_factor_acts_on_the_repulsion_alone(calibrate, repulsion):
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    plain = be.Stein(num_members=5, calibrate=calibrate).forces(*products([x]))
+    found = be.Stein(num_members=5, calibrate=calibrate, repulsion=repulsion).forces(*products([x]))
+    torch.testing.assert_close(found.repelling, repulsion * plain.repelling)
+    assert torch.equal(found.driving, plain.driving)
