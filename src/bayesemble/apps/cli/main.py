@@ -32,30 +32,6 @@ app = typer.Typer(
 out = Console()
 err = Console(stderr=True)
 
-# Scores that the comparison shows, where they apply: heading, which direction is better, and digits.
-COLUMNS = {
-    "accuracy": ("accuracy ↑", 3),
-    "rmse": ("RMSE ↓", 3),
-    "nll": ("NLL ↓", 3),
-    "ece": ("ECE ↓", 3),
-    "coverage_90": ("in 90 %\ninterval", 3),
-    "ood_auroc": ("foreign\nAUROC ↑", 3),
-    "train_seconds": ("sec", 1),
-}
-
-
-MEANINGS = {
-    "nll": "mean -log probability (density) of the targets; lower is better",
-    "accuracy": "share of rows whose most probable class is right; higher is better",
-    "brier": "squared distance of the probabilities from the truth; lower is better",
-    "ece": "mean gap between confidence and accuracy in 15 bins; lower is better",
-    "overconfidence": "mean confidence minus accuracy; 0 is best, above is too sure",
-    "rmse": "root mean squared error of the mean; lower is better",
-    "coverage_90": "share of targets inside the 90 % interval; 0.9 is best",
-    "ood_auroc": "how well total doubt tells foreign rows apart; 1 is best, 0.5 chance",
-    "ood_auroc_epistemic": "the same for what members disagree about; 0.5 for a single model",
-}
-
 
 def main() -> None:
     """Run the command line; errors become one line, a traceback only comes with --debug, wherever it stands."""
@@ -266,6 +242,7 @@ def score(
     """
     from bayesemble.apps.tables.prediction_files import read_predictions
     from bayesemble.metrics import Summary
+    from bayesemble.metrics.catalogue import SCORES
 
     summary = Summary(foreign=foreign is not None)
     for predictive, targets in read_predictions(file, target=target):
@@ -279,14 +256,16 @@ def score(
         return
     table = Table("score", "value", "what it says", title=f"{summary.num_rows} rows of {file.name}")
     for name, value in scores.items():
-        table.add_row(name, f"{value:.4f}", MEANINGS[name])
+        table.add_row(name, f"{value:.4f}", f"{SCORES[name].meaning}; {SCORES[name].direction}")
     out.print(table)
 
 
 def comparison_table(comparison: Comparison) -> Table:
     """The comparison as a table: mean and, over several seeds, the standard error."""
+    from bayesemble.metrics.catalogue import SCORES
+
     rows, command = comparison.summary(), comparison.command
-    columns = [score for score in COLUMNS if any(score in row for row in rows)]
+    scores = {name: score for name, score in SCORES.items() if score.in_terminal and any(name in row for row in rows)}
     seeds = command["seeds"]
     name, same = comparison.data.get("name", command["data"]), command.get("budget")
     title = f"{name}, {command['epochs']} epochs{f' or as many {same}' if same else ''}, "
@@ -299,11 +278,13 @@ def comparison_table(comparison: Comparison) -> Table:
         padding=(0, 0, 0, 1),
     )
     table.add_column("method", overflow="fold", min_width=18)
-    for score in columns:
-        table.add_column(COLUMNS[score][0], justify="right", no_wrap=True)
+    for score in scores.values():
+        table.add_column(f"{score.heading} {score.arrow}".rstrip(), justify="right", no_wrap=True)
+    table.add_column("sec", justify="right", no_wrap=True)
     for row in rows:
-        name = row["method"].replace(":", "\n  ", 1).replace(",", "\n  ")
-        table.add_row(name, *(_cell(row[score], score) if score in row else "failed" for score in columns))
+        label = row["method"].replace(":", "\n  ", 1).replace(",", "\n  ")
+        cells = [_cell(row.get(name), score.digits) for name, score in scores.items()]
+        table.add_row(label, *cells, f"{row['train_seconds']['mean']:.1f}" if "train_seconds" in row else "failed")
     return table
 
 
@@ -313,9 +294,10 @@ def _given(context: typer.Context, option: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _cell(value: dict[str, float | None], score: str) -> str:
-    mean, error, digits = value["mean"], value["error"], COLUMNS[score][1]
-    return f"{mean:.{digits}f}" + ("" if error is None or score == "train_seconds" else f"±{error:.{digits}f}")
+def _cell(value: dict[str, float | None] | None, digits: int) -> str:
+    if value is None:
+        return "failed"
+    return f"{value['mean']:.{digits}f}" + ("" if value["error"] is None else f"±{value['error']:.{digits}f}")
 
 
 def _idea(maker: Any) -> str:

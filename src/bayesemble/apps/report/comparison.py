@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bayesemble.apps.compare.results import Comparison, gather
-from bayesemble.apps.report.figures import Figures, history_drawing
+from bayesemble.apps.report.figures import DRAWN_SCORES, Figures, history_drawing
 from bayesemble.apps.report.opened_runs import Example, Shown, examples, open_methods
 from bayesemble.apps.report.page import render
 from bayesemble.apps.report.score_table import COSTS, Row, columns_of, rows_of
@@ -19,6 +19,7 @@ from bayesemble.apps.report.verdict import duration, mean_of, standing, verdict
 from bayesemble.core import settings
 from bayesemble.core.errors import BayesembleError
 from bayesemble.diagnostics.plots.gallery import data_uris
+from bayesemble.metrics.catalogue import SCORES
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ def comparison_page(*folders: str | Path) -> str:
         switches=sorted(rows, key=lambda row: row.number),
         several_seeds=_num_seeds(comparison) > 1,
         figures=figures,
+        scores={name: SCORES[name] for name in DRAWN_SCORES},
         drawings=figures.drawings,
         multiples=figures.multiples,
         gallery=_gallery(comparison, shown),

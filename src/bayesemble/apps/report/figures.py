@@ -15,14 +15,15 @@ from bayesemble.apps.compare.results import Comparison
 from bayesemble.apps.report.figures_by_target import draw_classes, draw_numbers, thinned
 from bayesemble.apps.report.opened_runs import Shown
 from bayesemble.apps.report.page import drawing
-from bayesemble.apps.report.score_table import SCORES
-from bayesemble.apps.report.verdict import HIGHER_IS_BETTER
 from bayesemble.core.errors import BayesembleError
 from bayesemble.diagnostics import weighting
 from bayesemble.diagnostics.plots.style import PALETTE, colour
+from bayesemble.metrics.catalogue import SCORES
 from bayesemble.metrics.curves import SizeCurve
 from bayesemble.metrics.selective import RiskCoverage
 
+DRAWN_SCORES = ("nll", "accuracy", "rmse", "ood_auroc", "ece", "crps")
+"""Scores that have a figure: the first three of them that all methods have."""
 _SIZE = (4.0, 3.0)  # inches
 _SMALL = (3.0, 2.2)
 _POINTS = 200  # of a line
@@ -90,10 +91,9 @@ class Figures:
     def _scores(self) -> None:
         rows = [row for row in self.comparison.summary() if "failure" not in row]
         colours = {label: colour(number) for number, label in enumerate(self.comparison.labels)}
-        wanted = ["nll", "accuracy", "rmse", "ood_auroc", "ece", "crps"]
-        for score in [name for name in wanted if rows and all(name in row for row in rows)][:3]:
-            higher = score in HIGHER_IS_BETTER
-            words = f"{SCORES[score][0]} ({'higher' if higher else 'lower'} is better)"
+        for score in [name for name in DRAWN_SCORES if rows and all(name in row for row in rows)][:3]:
+            higher = SCORES[score].better == "higher"
+            words = f"{SCORES[score].title} ({SCORES[score].direction})"
 
             def draw(ax: Any, score: str = score, higher: bool = higher, words: str = words) -> None:
                 plots.plot_scores(rows, score, ax, quantity=words, higher_is_better=higher, colors=colours)

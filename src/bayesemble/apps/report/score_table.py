@@ -8,21 +8,10 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bayesemble.apps.compare.results import Comparison, standard_error
-from bayesemble.apps.report.verdict import HIGHER_IS_BETTER, standing, tied_with_best, values_of
+from bayesemble.apps.report.verdict import standing, tied_with_best, values_of
 from bayesemble.diagnostics.plots.style import colour
+from bayesemble.metrics.catalogue import SCORES, Score
 
-# Heading, which way is better, and what it says.
-SCORES = {
-    "accuracy": ("Accuracy", "↑ better", "share of rows whose most probable class is right"),
-    "rmse": ("RMSE", "↓ better", "root mean squared error of the mean, in units of the target"),
-    "nll": ("NLL", "↓ better", "mean -log probability (density) of the targets, in nats per row"),
-    "ece": ("ECE", "↓ better", "mean gap between confidence and accuracy"),
-    "brier": ("Brier", "↓ better", "squared distance of the probabilities from the truth"),
-    "crps": ("CRPS", "↓ better", "distance of the predicted distribution from the target, in its units"),
-    "coverage_90": ("In 90 %", "0.9 is best", "share of targets inside the 90 % interval"),
-    "ood_auroc": ("Foreign AUROC", "↑ better", "how well doubt tells foreign rows apart; 0.5 is chance"),
-    "aurc": ("AURC", "↓ better", "risk, averaged over all shares of rows that are answered"),
-}
 COSTS = {
     "train_seconds": ("Training", "seconds", "to train all members of one run"),
     "predict_seconds": ("Prediction", "seconds", "to predict the test rows once"),
@@ -87,10 +76,15 @@ class Row:
 def columns_of(comparison: Comparison) -> list[Column]:
     """The scores and costs that at least one result has, in a fixed order."""
     there = {name for result in comparison.results for name in result.scores | result.cost}
-    scores = [Column(name, *SCORES[name], descending=name in HIGHER_IS_BETTER) for name in SCORES if name in there]
+    scores = [_score_column(name, score) for name, score in SCORES.items() if score.on_page and name in there]
     known = [name for name in COSTS if name in there]
     costs = [Column(name, *COSTS[name], descending=False, starts_costs=name == known[0]) for name in known]
     return scores + costs
+
+
+def _score_column(name: str, score: Score) -> Column:
+    way = f"{score.arrow} better" if score.arrow else score.direction
+    return Column(name, score.title, way, score.meaning, descending=score.better == "higher")
 
 
 def rows_of(comparison: Comparison, columns: list[Column]) -> list[Row]:
@@ -120,7 +114,7 @@ def _cells(comparison: Comparison, name: str) -> dict[str, Cell]:
     decimals = _decimals(name, list(means.values()))
     best: str | None = None
     tied: tuple[str, ...] = ()
-    if name in SCORES and name != "coverage_90" and len(means) > 1:  # of coverage neither more nor less is better
+    if name in SCORES and SCORES[name].arrow and len(means) > 1:  # of coverage neither more nor less is better
         best, tied = standing(comparison, name)[0], tied_with_best(comparison, name)
 
     def cell(label: str) -> Cell:

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from bayesemble.apps.compare.results import Comparison
+from bayesemble.metrics.catalogue import SCORES
 
-HIGHER_IS_BETTER = frozenset({"accuracy", "ood_auroc", "ood_auroc_epistemic"})
 WORST_ECE = 0.05  # beyond this gap between confidence and accuracy, probabilities should not be taken at their word
 WORST_COVERAGE_GAP = 0.05  # of 90 % intervals
 FEW_SEEDS = 5
@@ -97,7 +97,8 @@ def difference(comparison: Comparison, one: str, other: str, name: str) -> Diffe
     """How much better one method is than another in a score, over the seeds that both have."""
     mine, theirs = (values_of(comparison, label, name) for label in (one, other))
     seeds = sorted(mine.keys() & theirs.keys())
-    gaps = [_loss(name, theirs[seed]) - _loss(name, mine[seed]) for seed in seeds]
+    loss = SCORES[name].loss
+    gaps = [loss(theirs[seed]) - loss(mine[seed]) for seed in seeds]
     if not gaps or not all(map(math.isfinite, gaps)):
         return Difference(fmean(gaps) if gaps else math.nan, 0.0 if gaps else None, len(gaps))
     half = _student(len(gaps) - 1) * stdev(gaps) / math.sqrt(len(gaps)) if len(gaps) > 1 else None
@@ -110,7 +111,7 @@ def standing(comparison: Comparison, name: str) -> list[str]:
     there = [label for label in comparison.labels if seeds[label]]
 
     def place(label: str) -> tuple[int, float]:
-        return -seeds[label], fmean(_loss(name, value) for value in values_of(comparison, label, name).values())
+        return -seeds[label], fmean(map(SCORES[name].loss, values_of(comparison, label, name).values()))
 
     return sorted(there, key=place)
 
@@ -136,13 +137,6 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _loss(name: str, value: float) -> float:
-    """A number that is lower where the score is better; what is no number is worst."""
-    if math.isnan(value):
-        return math.inf
-    return -value if name in HIGHER_IS_BETTER else value
 
 
 def _student(freedom: int) -> float:
