@@ -23,10 +23,10 @@ def auroc(method: Any, seed: int, steps: int) -> float:
     generator = np.random.default_rng(seed)
     x, y = toy.five_gaussians(generator, 40)
     x_test, _ = toy.five_gaussians(generator, 20)
-    foreign = toy.five_gaussians_foreign(generator)
+    ood = toy.five_gaussians_ood(generator)
     task = be.Task(lambda: mlp(2, [10, 10], 5), be.Categorical())
     ensemble = be.fit(task, method, (x, y), epochs=steps, seed=seed, executor="vmap", progress=False)
-    return be.metrics.ood_auroc(ensemble.predict(x_test), ensemble.predict(foreign), "mutual_information")
+    return be.metrics.ood_auroc(ensemble.predict(x_test), ensemble.predict(ood), "mutual_information")
 
 
 def main() -> None:

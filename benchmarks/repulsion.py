@@ -75,15 +75,15 @@ def run(method: Any, arguments: argparse.Namespace, seed: int) -> dict[str, floa
     )
     seconds = time.perf_counter() - start
     x_test, y_test = load(arguments.folder, "fashion-mnist", "t10k")
-    own, foreign = ensemble.predict(x_test), ensemble.predict(load(arguments.folder, "mnist", "t10k")[0])
+    own, ood = ensemble.predict(x_test), ensemble.predict(load(arguments.folder, "mnist", "t10k")[0])
     return {
         "accuracy": metrics.accuracy(own, y_test),
         "nll": metrics.nll(own, y_test),
         "ece": metrics.expected_calibration_error(own, y_test),
-        "auroc_entropy": metrics.ood_auroc(own, foreign, "entropy"),
-        "auroc_mi": metrics.ood_auroc(own, foreign, "mutual_information"),
-        "entropy_ratio": float(foreign.entropy.mean() / own.entropy.mean()),
-        "disagreement_ratio": float(foreign.member_std.mean() / own.member_std.mean()),
+        "auroc_entropy": metrics.ood_auroc(own, ood, "entropy"),
+        "auroc_mi": metrics.ood_auroc(own, ood, "mutual_information"),
+        "entropy_ratio": float(ood.entropy.mean() / own.entropy.mean()),
+        "disagreement_ratio": float(ood.member_std.mean() / own.member_std.mean()),
         "seconds": seconds,
     }
 

@@ -264,8 +264,8 @@ def summary(rows: list[dict[str, Any]]) -> list[Table]:
     for name in sets:
         for model in models:
             if found := means(rows, name, model):
-                error, doubt = ("rmse", "coverage_90") if "rmse" in found else ("accuracy", "ece")
-                cells = [f"{found[key]:.4g}" for key in ("nll", error, doubt)]
+                error, uncertainty = ("rmse", "coverage_90") if "rmse" in found else ("accuracy", "ece")
+                cells = [f"{found[key]:.4g}" for key in ("nll", error, uncertainty)]
                 by_set.add_row(name, model, *cells, f"{found['seconds']:.1f}")
         by_set.add_section()
     by_rank = Table("model", "NLL", "RMSE / accuracy", "seconds", title=f"mean rank over {len(sets)} sets")

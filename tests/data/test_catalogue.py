@@ -68,7 +68,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
 @every_data_set
 def test_shapes_and_number_types(name: str) -> None:
     split = loaded(name)
-    num_train, num_test, num_columns, num_classes, num_foreign = SHAPES[name]
+    num_train, num_test, num_columns, num_classes, num_ood = SHAPES[name]
     assert split.kind == DATASETS[name].kind
     assert split.x_train.shape == (num_train, num_columns)
     assert split.x_test.shape == (num_test, num_columns)
@@ -77,30 +77,30 @@ def test_shapes_and_number_types(name: str) -> None:
     assert split.num_classes == num_classes
     assert split.x_train.dtype == split.x_test.dtype == np.float32
     assert split.y_train.dtype == split.y_test.dtype == (np.int64 if num_classes else np.float32)
-    if num_foreign:
-        assert split.x_foreign is not None
-        assert split.x_foreign.shape == (num_foreign, num_columns)
-        assert split.x_foreign.dtype == np.float32
+    if num_ood:
+        assert split.x_ood is not None
+        assert split.x_ood.shape == (num_ood, num_columns)
+        assert split.x_ood.dtype == np.float32
     else:
-        assert split.x_foreign is None
+        assert split.x_ood is None
 
 
 @every_data_set
 def test_everything_is_finite(name: str) -> None:
     split = loaded(name)
-    for values in (split.x_train, split.y_train, split.x_test, split.y_test, split.x_foreign):
+    for values in (split.x_train, split.y_train, split.x_test, split.y_test, split.x_ood):
         assert values is None or np.all(np.isfinite(values))
 
 
 @every_data_set
 def test_same_seed_same_split_other_seed_other_split(name: str) -> None:
     once, again, other = loaded(name), load_split(name, seed=0), load_split(name, seed=1)
-    for field in ("x_train", "y_train", "x_test", "y_test", "x_foreign"):
+    for field in ("x_train", "y_train", "x_test", "y_test", "x_ood"):
         np.testing.assert_array_equal(getattr(once, field), getattr(again, field))
     assert not np.array_equal(once.x_train, other.x_train)
     assert not np.array_equal(once.x_test, other.x_test)
-    if once.x_foreign is not None:
-        assert not np.array_equal(once.x_foreign, other.x_foreign)
+    if once.x_ood is not None:
+        assert not np.array_equal(once.x_ood, other.x_ood)
 
 
 @every_data_set
@@ -172,19 +172,19 @@ def test_test_and_foreign_rows_are_scaled_by_the_training_part(name: str) -> Non
     axis = None if name == "digits" else 0
     mean, deviation = raw.x_train.mean(axis=axis), raw.x_train.std(axis=axis)
     np.testing.assert_allclose(split.x_test, (raw.x_test - mean) / deviation, atol=1e-5)
-    if raw.x_foreign is not None:
-        np.testing.assert_allclose(split.x_foreign, (raw.x_foreign - mean) / deviation, atol=1e-5)
+    if raw.x_ood is not None:
+        np.testing.assert_allclose(split.x_ood, (raw.x_ood - mean) / deviation, atol=1e-5)
 
 
 def test_sine_gap_tests_where_it_trains_and_is_foreign_elsewhere() -> None:
     raw = raw_parts("sine_gap")
-    assert raw.x_foreign is not None
+    assert raw.x_ood is not None
     for inputs in (raw.x_train, raw.x_test):
         left, right = np.split(np.sort(inputs[:, 0]), 2)
         assert 1.5 <= left.min() < left.max() <= 2.5
         assert 4.5 <= right.min() < right.max() <= 6.0
-    foreign = raw.x_foreign
-    assert not np.any(((foreign > 1.5) & (foreign < 2.5)) | ((foreign > 4.5) & (foreign < 6.0)))
+    ood = raw.x_ood
+    assert not np.any(((ood > 1.5) & (ood < 2.5)) | ((ood > 4.5) & (ood < 6.0)))
     noise = raw.y_test - raw.x_test[:, 0] * np.sin(raw.x_test[:, 0])
     assert noise.std() == pytest.approx(0.25, rel=0.3)
 
@@ -192,15 +192,15 @@ def test_sine_gap_tests_where_it_trains_and_is_foreign_elsewhere() -> None:
 @pytest.mark.parametrize(("name", "distance"), [("five_gaussians", 1.0), ("two_moons", 0.7)])
 def test_foreign_points_in_the_plane_are_away_from_the_training_points(name: str, distance: float) -> None:
     raw = raw_parts(name)
-    assert raw.x_foreign is not None
-    gaps = np.linalg.norm(raw.x_foreign[:, None] - raw.x_train[None], axis=2).min(axis=1)
+    assert raw.x_ood is not None
+    gaps = np.linalg.norm(raw.x_ood[:, None] - raw.x_train[None], axis=2).min(axis=1)
     assert np.mean(gaps > distance) > 0.9
 
 
 def test_foreign_digits_are_turned_test_images_and_noise_on_the_training_scale() -> None:
     split = loaded("digits")
-    assert split.x_foreign is not None
-    turned, noise = split.x_foreign[:180], split.x_foreign[180:]
+    assert split.x_ood is not None
+    turned, noise = split.x_ood[:180], split.x_ood[180:]
     images = split.x_test[:180].reshape(180, 8, 8)
     np.testing.assert_array_equal(turned.reshape(180, 8, 8), np.rot90(images, axes=(1, 2)))
     # Turned once, the top row of pixels is what was the rightmost column.

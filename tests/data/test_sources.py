@@ -11,7 +11,7 @@ from bayesemble.data import load_split
 from bayesemble.data.sources import data_name, data_stamp, load_data, resolve_data, usual_epochs
 from conftest import REAL_DATA
 
-FIELDS = ("x_train", "y_train", "x_test", "y_test", "x_foreign")
+FIELDS = ("x_train", "y_train", "x_test", "y_test", "x_ood")
 
 
 @pytest.fixture
@@ -87,11 +87,11 @@ def test_foreign_rows_of_a_table_go_through_the_same_columns(houses):
     other = path.with_name("other.csv")
     other.write_text("town,age,size\nBonn,3,1000\nRome,3,1000\n")
     split = load_data(f"{path}:price", ood=str(other))
-    assert split.x_foreign.shape == (2, 5)
-    towns = split.x_foreign[:, 2:]
+    assert split.x_ood.shape == (2, 5)
+    towns = split.x_ood[:, 2:]
     assert towns[0, 0] > 0 > towns[1, 0], "an unknown category is none of the known ones"
-    assert np.array_equal(split.x_foreign[0, :2], split.x_foreign[1, :2])
-    assert split.x_foreign[0, 0] > 10, "in units of the training part, 1000 is far away"
+    assert np.array_equal(split.x_ood[0, :2], split.x_ood[1, :2])
+    assert split.x_ood[0, 0] > 10, "in units of the training part, 1000 is far away"
 
 
 def test_arrays_with_real_targets_are_for_regression(tmp_path, generator):
@@ -144,9 +144,9 @@ def test_rows_are_drawn_by_the_seed(tmp_path, generator):
 def test_foreign_data_of_any_kind_with_as_many_columns(tmp_path, generator):
     np.savez(tmp_path / "noise.npz", x=generator.uniform(0, 16, (7, 8, 8)))
     split = load_data("digits", ood=str(tmp_path / "noise.npz"))
-    assert split.x_foreign.shape == (7, 64)
+    assert split.x_ood.shape == (7, 64)
     own = load_data("digits", ood="digits")
-    assert np.array_equal(own.x_foreign, own.x_test)
+    assert np.array_equal(own.x_ood, own.x_test)
     with pytest.raises(DataError, match="foreign rows must have the columns of the data: wine has 13, digits has 64"):
         load_data("digits", ood="wine")
 
@@ -210,5 +210,5 @@ def test_real_sets_of_images():
     split = load_data(str(REAL_DATA / "mnist"), rows=1000, ood=str(REAL_DATA / "kmnist" / "kmnist_test_first105.npz"))
     assert split.x_train.shape == (1000, 784)
     assert split.x_test.shape == (10_000, 784)
-    assert split.x_foreign.shape == (105, 784)
+    assert split.x_ood.shape == (105, 784)
     assert (split.image_shape, split.num_classes) == ((28, 28), 10)

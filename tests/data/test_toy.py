@@ -8,11 +8,11 @@ from bayesemble.data import toy
 
 EVERY_GENERATOR: list[Callable[[np.random.Generator], Any]] = [
     toy.sine_gap,
-    toy.sine_gap_foreign,
+    toy.sine_gap_ood,
     lambda generator: toy.five_gaussians(generator, num_per_class=10),
-    toy.five_gaussians_foreign,
+    toy.five_gaussians_ood,
     lambda generator: toy.two_moons(generator, num=20, noise=0.1),
-    toy.two_moons_foreign,
+    toy.two_moons_ood,
 ]
 
 
@@ -66,7 +66,7 @@ def test_sine_gap_is_uniform_inputs_and_normal_noise_of_standard_deviation_one_q
 
 
 def test_sine_gap_foreign_inputs_lie_outside_both_intervals() -> None:
-    inputs = toy.sine_gap_foreign(random(), num_per_region=200)
+    inputs = toy.sine_gap_ood(random(), num_per_region=200)
     assert inputs.shape == (600, 1)
     for rows, (low, high) in zip(np.split(inputs, 3), [(2.5, 4.5), (-1, 1), (6.5, 8)], strict=True):
         assert low <= rows.min() < low + 0.1
@@ -91,7 +91,7 @@ def test_first_of_the_five_gaussians_is_at_the_top() -> None:
 
 
 def test_five_gaussians_foreign_inputs_are_the_middle_and_an_outer_ring() -> None:
-    middle, ring = np.split(toy.five_gaussians_foreign(random()), [50])
+    middle, ring = np.split(toy.five_gaussians_ood(random()), [50])
     assert ring.shape == (200, 2)
     radius = np.linalg.norm(ring, axis=1)
     assert np.all((radius >= 10) & (radius <= 12))
@@ -101,7 +101,7 @@ def test_five_gaussians_foreign_inputs_are_the_middle_and_an_outer_ring() -> Non
 
 def test_five_gaussians_foreign_middle_has_variance_not_deviation_of_0_4() -> None:
     generator = random()
-    middle = np.concatenate([toy.five_gaussians_foreign(generator)[:50] for _ in range(400)])
+    middle = np.concatenate([toy.five_gaussians_ood(generator)[:50] for _ in range(400)])
     np.testing.assert_allclose(np.cov(middle.T), 0.4 * np.eye(2), atol=0.02)
 
 
@@ -124,7 +124,7 @@ def test_two_moons_have_the_moments_of_half_circles_plus_noise() -> None:
 
 
 def test_two_moons_foreign_inputs_are_far_from_both_curves() -> None:
-    inputs = toy.two_moons_foreign(random(), num=500)
+    inputs = toy.two_moons_ood(random(), num=500)
     assert inputs.shape == (500, 2)
     for curve in moon_curves():
         assert distance_to(curve, inputs).min() > 1.4

@@ -17,8 +17,8 @@ def test_labels_of_any_kind_come_back_in_the_order_of_classes():
         assert classifier.score(x, names) > 0.9
         second = classifier.predict_proba(x)[:, 1]
         assert second[names == classifier.classes_[1]].mean() > second[names == classifier.classes_[0]].mean()
-    doubt = classifier.predict_uncertainty(x)
-    np.testing.assert_allclose(doubt["total"], classifier.predictive(x).entropy.numpy(), atol=1e-12)
+    uncertainty = classifier.predict_uncertainty(x)
+    np.testing.assert_allclose(uncertainty["total"], classifier.predictive(x).entropy.numpy(), atol=1e-12)
 
 
 def test_it_serves_inside_other_tools_of_scikit_learn():

@@ -14,9 +14,9 @@ def test_predictions_follow_the_units_of_the_targets():
     np.testing.assert_allclose(wide, 1000 * std, rtol=1e-3)
     for own, scaled in zip(one.predict_interval(x, 0.8), other.predict_interval(x, 0.8), strict=True):
         np.testing.assert_allclose(scaled, 1000 * own - 7, rtol=1e-3)
-    doubt = one.predict_uncertainty(x)
-    np.testing.assert_allclose(doubt["total"], std**2)
-    np.testing.assert_allclose(doubt["aleatoric"] + doubt["epistemic"], doubt["total"])
+    uncertainty = one.predict_uncertainty(x)
+    np.testing.assert_allclose(uncertainty["total"], std**2)
+    np.testing.assert_allclose(uncertainty["aleatoric"] + uncertainty["epistemic"], uncertainty["total"])
     np.testing.assert_allclose(one.predictive(x).mean.numpy(), mean)
     assert one.predictive(x).num_members == 2
 

@@ -56,9 +56,9 @@ def with_variances(variances):
     return Predictive.from_normal(np.zeros(len(variances)), np.sqrt(variances))
 
 
-def naive_auroc(familiar, foreign):
+def naive_auroc(familiar, ood):
     """The share of pairs in which the foreign row has more doubt, a tie being half a pair."""
-    pairs = [(f > k) + 0.5 * (f == k) for f in foreign.tolist() for k in familiar.tolist()]
+    pairs = [(f > k) + 0.5 * (f == k) for f in ood.tolist() for k in familiar.tolist()]
     return sum(pairs) / len(pairs)
 
 
@@ -83,20 +83,20 @@ def test_doubt_is_one_number_per_row_summed_over_outputs(measure, generator):
 
 @pytest.mark.parametrize("measure", ["total", "epistemic", "aleatoric"])
 def test_auroc_is_the_share_of_pairs_in_which_the_foreign_row_has_more_doubt(measure, generator):
-    familiar, foreign = random_classes(generator, 40, sharpness=3.0), random_classes(generator, 30)
-    expected = naive_auroc(familiar.uncertainty(measure), foreign.uncertainty(measure))
-    assert ood_auroc(familiar, foreign, measure) == pytest.approx(expected)
+    familiar, ood = random_classes(generator, 40, sharpness=3.0), random_classes(generator, 30)
+    expected = naive_auroc(familiar.uncertainty(measure), ood.uncertainty(measure))
+    assert ood_auroc(familiar, ood, measure) == pytest.approx(expected)
 
 
 def test_auroc_of_real_numbers_is_by_variance(generator):
-    familiar, foreign = random_normals(generator, 40), random_normals(generator, 30, spread=2.0)
-    assert ood_auroc(familiar, foreign) == pytest.approx(naive_auroc(familiar.variance, foreign.variance))
+    familiar, ood = random_normals(generator, 40), random_normals(generator, 30, spread=2.0)
+    assert ood_auroc(familiar, ood) == pytest.approx(naive_auroc(familiar.variance, ood.variance))
 
 
 def test_ties_count_half():
-    familiar, foreign = with_variances([1.0, 4.0, 4.0, 9.0]), with_variances([4.0, 4.0, 16.0])
-    expected = naive_auroc(familiar.variance, foreign.variance)
-    assert ood_auroc(familiar, foreign) == pytest.approx(expected) == pytest.approx((2 * 2 + 4) / 12)
+    familiar, ood = with_variances([1.0, 4.0, 4.0, 9.0]), with_variances([4.0, 4.0, 16.0])
+    expected = naive_auroc(familiar.variance, ood.variance)
+    assert ood_auroc(familiar, ood) == pytest.approx(expected) == pytest.approx((2 * 2 + 4) / 12)
 
 
 def test_the_same_data_cannot_be_told_apart_from_itself(generator):
@@ -124,10 +124,10 @@ def test_only_epistemic_doubt_tells_members_that_disagree_from_a_fair_coin():
 
 
 def test_a_reduced_prediction_doubts_as_the_whole_one(generator):
-    familiar, foreign = random_classes(generator, 40), random_classes(generator, 30, sharpness=2.0)
+    familiar, ood = random_classes(generator, 40), random_classes(generator, 30, sharpness=2.0)
     for measure in ("total", "epistemic", "aleatoric"):
-        expected = ood_auroc(familiar, foreign, measure)
-        assert ood_auroc(familiar.reduce(), foreign.reduce(), measure) == pytest.approx(expected)
+        expected = ood_auroc(familiar, ood, measure)
+        assert ood_auroc(familiar.reduce(), ood.reduce(), measure) == pytest.approx(expected)
 
 
 def test_an_unknown_measure_is_refused(generator):
@@ -140,68 +140,68 @@ def test_an_unknown_measure_is_refused(generator):
 MAKERS = [random_classes, certain_members, equal_rows, one_member]
 
 
-def pooled(familiar, foreign, measure):
-    scores = torch.cat([familiar.uncertainty(measure), foreign.uncertainty(measure)]).numpy()
-    return np.repeat([0, 1], [familiar.num_rows, foreign.num_rows]), scores
+def pooled(familiar, ood, measure):
+    scores = torch.cat([familiar.uncertainty(measure), ood.uncertainty(measure)]).numpy()
+    return np.repeat([0, 1], [familiar.num_rows, ood.num_rows]), scores
 
 
-def fpr95_by_curve(familiar, foreign, measure):
-    false_rate, true_rate, _ = sklearn.metrics.roc_curve(*pooled(familiar, foreign, measure), drop_intermediate=False)
+def fpr95_by_curve(familiar, ood, measure):
+    false_rate, true_rate, _ = sklearn.metrics.roc_curve(*pooled(familiar, ood, measure), drop_intermediate=False)
     return false_rate[np.flatnonzero(true_rate >= 0.95)[0]]
 
 
 @pytest.mark.parametrize("measure", OF_CLASSES)
 @pytest.mark.parametrize("make", MAKERS)
 def test_scores_of_foreign_data_are_those_of_scikit_learn(make, measure, generator):
-    familiar, foreign = make(generator, 45), make(generator, 37)
-    labels, scores = pooled(familiar, foreign, measure)
-    assert ood_auroc(familiar, foreign, measure) == pytest.approx(sklearn.metrics.roc_auc_score(labels, scores))
+    familiar, ood = make(generator, 45), make(generator, 37)
+    labels, scores = pooled(familiar, ood, measure)
+    assert ood_auroc(familiar, ood, measure) == pytest.approx(sklearn.metrics.roc_auc_score(labels, scores))
     expected = sklearn.metrics.average_precision_score(labels, scores)
-    assert ood_aupr(familiar, foreign, measure) == pytest.approx(expected)
-    assert ood_fpr95(familiar, foreign, measure) == pytest.approx(fpr95_by_curve(familiar, foreign, measure))
+    assert ood_aupr(familiar, ood, measure) == pytest.approx(expected)
+    assert ood_fpr95(familiar, ood, measure) == pytest.approx(fpr95_by_curve(familiar, ood, measure))
 
 
 @pytest.mark.parametrize("measure", ["total", "disagreement", "member_std"])
 @pytest.mark.parametrize("make", MAKERS)
 def test_auroc_and_aupr_are_those_of_torchmetrics(make, measure, generator):
     other = pytest.importorskip("torchmetrics.functional.classification")
-    familiar, foreign = make(generator, 45), make(generator, 37)
-    labels, scores = (torch.as_tensor(values) for values in pooled(familiar, foreign, measure))
+    familiar, ood = make(generator, 45), make(generator, 37)
+    labels, scores = (torch.as_tensor(values) for values in pooled(familiar, ood, measure))
     inside = scores / (2 * scores.max() + 1)  # torchmetrics takes numbers outside [0, 1] for logits
     auroc, aupr = other.binary_auroc(inside, labels), other.binary_average_precision(inside, labels)
-    assert ood_auroc(familiar, foreign, measure) == pytest.approx(auroc.item(), abs=1e-6)
-    assert ood_aupr(familiar, foreign, measure) == pytest.approx(aupr.item(), abs=1e-6)
+    assert ood_auroc(familiar, ood, measure) == pytest.approx(auroc.item(), abs=1e-6)
+    assert ood_aupr(familiar, ood, measure) == pytest.approx(aupr.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize(("familiar", "foreign"), [(1, 1), (3, 1), (1, 3), (20, 20), (19, 21), (40, 100)])
-def test_fpr95_of_any_number_of_rows_is_that_of_the_curve(familiar, foreign, generator):
-    pair = random_classes(generator, familiar, 2.0), random_classes(generator, foreign)
+@pytest.mark.parametrize(("familiar", "ood"), [(1, 1), (3, 1), (1, 3), (20, 20), (19, 21), (40, 100)])
+def test_fpr95_of_any_number_of_rows_is_that_of_the_curve(familiar, ood, generator):
+    pair = random_classes(generator, familiar, 2.0), random_classes(generator, ood)
     assert ood_fpr95(*pair) == pytest.approx(fpr95_by_curve(*pair, "total"))
 
 
 def test_fpr95_by_hand():
     """Of 20 foreign rows one may be missed: the alarm is at 2, where two of four familiar rows raise it."""
-    foreign = with_variances([1.0] + [2.0] + [9.0] * 18)
-    assert ood_fpr95(with_variances([0.5, 1.0, 2.0, 3.0]), foreign) == 0.5
-    assert ood_fpr95(with_variances([0.5, 1.0]), foreign) == 0
-    assert ood_fpr95(with_variances([9.0, 10.0]), foreign) == 1
+    ood = with_variances([1.0] + [2.0] + [9.0] * 18)
+    assert ood_fpr95(with_variances([0.5, 1.0, 2.0, 3.0]), ood) == 0.5
+    assert ood_fpr95(with_variances([0.5, 1.0]), ood) == 0
+    assert ood_fpr95(with_variances([9.0, 10.0]), ood) == 1
 
 
 def test_equal_doubt_everywhere_is_chance(generator):
-    familiar, foreign = equal_rows(generator, 30), equal_rows(generator, 10)
-    assert ood_auroc(familiar, foreign) == 0.5
-    assert ood_aupr(familiar, foreign) == 0.25
-    assert ood_fpr95(familiar, foreign) == 1
-    assert entropy_ratio(familiar, foreign) == pytest.approx(1)
-    assert disagreement_ratio(familiar, foreign) == pytest.approx(1)
+    familiar, ood = equal_rows(generator, 30), equal_rows(generator, 10)
+    assert ood_auroc(familiar, ood) == 0.5
+    assert ood_aupr(familiar, ood) == 0.25
+    assert ood_fpr95(familiar, ood) == 1
+    assert entropy_ratio(familiar, ood) == pytest.approx(1)
+    assert disagreement_ratio(familiar, ood) == pytest.approx(1)
 
 
 def test_ratios_are_ratios_of_means(generator):
-    familiar, foreign = random_classes(generator, 40, sharpness=3.0), random_classes(generator, 30)
-    expected = foreign.entropy.mean() / familiar.entropy.mean()
-    assert entropy_ratio(familiar, foreign) == pytest.approx(expected.item())
-    spreads = [one.member_probs.std(0).mean() for one in (foreign, familiar)]
-    assert disagreement_ratio(familiar, foreign) == pytest.approx((spreads[0] / spreads[1]).item())
+    familiar, ood = random_classes(generator, 40, sharpness=3.0), random_classes(generator, 30)
+    expected = ood.entropy.mean() / familiar.entropy.mean()
+    assert entropy_ratio(familiar, ood) == pytest.approx(expected.item())
+    spreads = [one.member_probs.std(0).mean() for one in (ood, familiar)]
+    assert disagreement_ratio(familiar, ood) == pytest.approx((spreads[0] / spreads[1]).item())
 
 
 @pytest.mark.parametrize("ratio", [entropy_ratio, disagreement_ratio])
@@ -223,15 +223,15 @@ def test_ratios_of_numbers_are_refused(ratio, generator):
     ("make", "expected"), [(random_classes, OF_CLASSES), (random_normals, ("total", "epistemic", "aleatoric"))]
 )
 def test_the_table_holds_every_score_of_every_measure(make, expected, generator):
-    familiar, foreign = make(generator, 40), make(generator, 30)
-    table = ood_table(familiar, foreign)
+    familiar, ood = make(generator, 40), make(generator, 30)
+    table = ood_table(familiar, ood)
     assert tuple(table) == expected
     for measure, scores in table.items():
         assert scores == {
-            "auroc": ood_auroc(familiar, foreign, measure),
-            "aupr": ood_aupr(familiar, foreign, measure),
-            "fpr95": ood_fpr95(familiar, foreign, measure),
-            "ratio": pytest.approx((foreign.uncertainty(measure).mean() / familiar.uncertainty(measure).mean()).item()),
+            "auroc": ood_auroc(familiar, ood, measure),
+            "aupr": ood_aupr(familiar, ood, measure),
+            "fpr95": ood_fpr95(familiar, ood, measure),
+            "ratio": pytest.approx((ood.uncertainty(measure).mean() / familiar.uncertainty(measure).mean()).item()),
         }
 
 
@@ -250,7 +250,7 @@ def test_classes_and_numbers_are_not_compared(score, generator):
 @pytest.mark.parametrize("score", [ood_auroc, ood_aupr, ood_fpr95])
 def test_doubt_that_is_not_a_number_is_refused(score, generator):
     broken = ClassPredictive(torch.ones(1), torch.tensor([[[-0.7, -0.7], [math.nan, 0.0]]]))
-    with pytest.raises(DataError, match="doubt must be finite numbers; row 1 holds nan"):
+    with pytest.raises(DataError, match="uncertainty must be finite numbers; row 1 holds nan"):
         score(random_classes(generator, 5), broken)
 
 
@@ -263,12 +263,12 @@ def losses_of(predictive, targets):
     return (predictive.mean.numpy() - np.asarray(targets)) ** 2
 
 
-def naive_risks(losses, doubts):
+def naive_risks(losses, uncertainties):
     """Row by row, in order of doubt; the mean over all orders of the rows that keep doubt rising."""
     orders = [
         order
         for order in itertools.permutations(range(len(losses)))
-        if all(doubts[i] <= doubts[j] for i, j in itertools.pairwise(order))
+        if all(uncertainties[i] <= uncertainties[j] for i, j in itertools.pairwise(order))
     ]
     curves = [[np.mean([losses[i] for i in order[:k]]) for k in range(1, len(order) + 1)] for order in orders]
     return np.mean(curves, axis=0)
@@ -324,9 +324,9 @@ def test_equal_doubt_has_the_same_risk_at_every_coverage(generator):
     assert aurc(predictive, targets) == pytest.approx(1 - accuracy(predictive, targets))
 
 
-def naive_excess(losses, doubts):
+def naive_excess(losses, uncertainties):
     areas = []
-    for keys in (doubts, losses):
+    for keys in (uncertainties, losses):
         ordered = [loss for _, loss in sorted(zip(keys, losses, strict=True))]
         areas.append(np.mean([np.mean(ordered[:k]) for k in range(1, len(ordered) + 1)]))
     return areas[0] - areas[1]

@@ -54,18 +54,18 @@ def test_counts_are_scored_as_real_numbers_are(generator):
 
 @pytest.mark.parametrize(("make", "targets"), [(random_classes, LABELS), (random_normals, VALUES)])
 def test_foreign_data_adds_how_well_doubt_tells_it_apart(make, targets, generator):
-    predictive, foreign = make(generator), make(generator)
-    scores = summarise(predictive, targets, foreign)
-    assert scores["ood_auroc"] == metrics.ood_auroc(predictive, foreign)
-    assert scores["ood_auroc_epistemic"] == metrics.ood_auroc(predictive, foreign, "epistemic")
+    predictive, ood = make(generator), make(generator)
+    scores = summarise(predictive, targets, ood)
+    assert scores["ood_auroc"] == metrics.ood_auroc(predictive, ood)
+    assert scores["ood_auroc_epistemic"] == metrics.ood_auroc(predictive, ood, "epistemic")
     rest = {name: score for name, score in scores.items() if not name.startswith("ood")}
     assert rest == summarise(predictive, targets)
 
 
 @pytest.mark.parametrize(("make", "targets"), [(random_classes, LABELS), (random_normals, VALUES)])
 def test_one_member_has_finite_scores_and_no_epistemic_doubt_to_tell_by(make, targets, generator):
-    one, foreign = make(generator, members=1), make(generator, members=1)
-    scores = summarise(one, targets, foreign)
+    one, ood = make(generator, members=1), make(generator, members=1)
+    scores = summarise(one, targets, ood)
     assert all(isinstance(score, float) and math.isfinite(score) for score in scores.values())
     assert scores["ood_auroc_epistemic"] == 0.5
 
@@ -97,13 +97,13 @@ def test_scores_gathered_part_by_part_are_those_of_all_rows_at_once(kind, genera
     else:
         mean = torch.randn(3, 1000, generator=generator, dtype=torch.float64)
         predictive, targets = Predictive.from_normal(mean, 0.7), torch.randn(1000, generator=generator).double()
-    summary = Summary(foreign=True)
+    summary = Summary(ood=True)
     for part, own in parts_of(predictive, targets, (1, 333, 600, 66)):
         summary.update(part, own)
     for part, _ in parts_of(predictive, targets, (500, 500)):
-        summary.update_foreign(part)
+        summary.update_ood(part)
     assert summary.num_rows == 1000
-    assert summary.compute() == pytest.approx(summarise(predictive, targets, foreign=predictive), rel=1e-12)
+    assert summary.compute() == pytest.approx(summarise(predictive, targets, ood=predictive), rel=1e-12)
 
 
 def test_ten_million_rows_of_ten_classes_are_scored_in_bounded_memory():
@@ -131,4 +131,4 @@ def test_a_summary_of_nothing_and_unannounced_foreign_data_are_refused():
     with pytest.raises(DataError, match="nothing to score"):
         Summary().compute()
     with pytest.raises(DataError, match="was not announced"):
-        Summary().update_foreign(Predictive.from_probs([[0.5, 0.5]]))
+        Summary().update_ood(Predictive.from_probs([[0.5, 0.5]]))

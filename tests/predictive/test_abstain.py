@@ -32,17 +32,17 @@ def calibrated(rng, rows):
     return binary(confidences), (rng.random(rows) > confidences).astype(int)
 
 
-def useless_doubt(rng, rows, error_rate):
+def useless_uncertainty(rng, rows, error_rate):
     """Doubt that has nothing to do with errors: the error rate is the same below every threshold."""
     return binary(rng.uniform(0.5, 1, rows)), (rng.random(rows) < error_rate).astype(int)
 
 
 def by_bounds(predictive, targets, max_risk, level, rows_of):
     """The largest threshold whose bound, each at `level`, is low enough; None without one."""
-    doubts, found = predictive.uncertainty("max_probability").numpy(), None
+    uncertainties, found = predictive.uncertainty("max_probability").numpy(), None
     for rows in rows_of:
-        threshold = np.append(np.sort(doubts), np.inf)[rows]
-        below = doubts < threshold
+        threshold = np.append(np.sort(uncertainties), np.inf)[rows]
+        below = uncertainties < threshold
         if scipy.stats.beta.ppf(1 - level, targets[below].sum() + 1, (1 - targets[below]).sum()) <= max_risk:
             found = threshold
     return found
@@ -119,7 +119,9 @@ def test_it_abstains_always_where_no_threshold_will_do_and_says_so(caplog):
     assert rule.abstains_always
     assert (rule.threshold, rule.coverage, rule.expected_risk, rule.risk_bound) == (-math.inf, 0, 0, 0)
     assert rule.decide(binary([0.5, 1.0])).abstain.tolist() == [True, True]
-    assert "abstains always: no threshold on max_probability doubt keeps an error rate of at most 0.1" in caplog.text
+    assert (
+        "abstains always: no threshold on max_probability uncertainty keeps an error rate of at most 0.1" in caplog.text
+    )
     assert "by 200 validation rows" in caplog.text
     assert str(rule) in caplog.text
 
@@ -127,7 +129,7 @@ def test_it_abstains_always_where_no_threshold_will_do_and_says_so(caplog):
 def test_the_rule_says_what_it_does():
     predictive, targets = calibrated(np.random.default_rng(0), 2000)
     rule = fit_threshold(predictive, targets, **SETTINGS)
-    assert str(rule).startswith("answers where max_probability doubt is below 0.")
+    assert str(rule).startswith("answers where max_probability uncertainty is below 0.")
     assert "an error rate of at most 0.1 with confidence 0.95" in str(rule)
 
 
@@ -245,7 +247,7 @@ def test_targets_and_doubts_that_cannot_be_used_are_refused():
         fit_threshold(binary([0.9]), [2], 0.1)
     with pytest.raises(SettingError, match=r"ClassPredictive has uncertainty by total, .* not by 'fear'"):
         fit_threshold(binary([0.9]), [0], 0.1, "fear")
-    with pytest.raises(DataError, match="doubt must be finite numbers; row 0 holds nan"):
+    with pytest.raises(DataError, match="uncertainty must be finite numbers; row 0 holds nan"):
         fit_threshold(ClassPredictive(torch.ones(1), torch.full((1, 1, 2), math.nan)), [0], 0.1)
 
 
@@ -260,10 +262,10 @@ def share_of_broken_promises(make, risk_below, max_risk, confidence, repetitions
         rule = fit_threshold(predictive, targets, max_risk, "max_probability", confidence)
         answered += not rule.abstains_always
         rule_breaks += not rule.abstains_always and risk_below(rule.threshold) > max_risk
-        doubts = np.sort(predictive.uncertainty("max_probability").numpy())
+        uncertainties = np.sort(predictive.uncertainty("max_probability").numpy())
         risks = np.cumsum(targets[np.argsort(1 - predictive.probs[:, 0].numpy())]) / np.arange(1, rows + 1)
         low_enough = np.flatnonzero(risks <= max_risk)
-        plain_breaks += len(low_enough) > 0 and risk_below(doubts[low_enough[-1]]) > max_risk
+        plain_breaks += len(low_enough) > 0 and risk_below(uncertainties[low_enough[-1]]) > max_risk
     return rule_breaks / repetitions, plain_breaks / repetitions, answered / repetitions
 
 
@@ -286,7 +288,7 @@ def test_the_promise_is_kept_on_new_data_where_doubt_is_good(max_risk, confidenc
 def test_the_promise_is_kept_where_every_threshold_is_just_too_bad():
     """The hardest case: any answer at all breaks the promise, and there are twenty chances to be deceived."""
     broken, plainly_broken, _ = share_of_broken_promises(
-        lambda rng, rows: useless_doubt(rng, rows, 0.1001), lambda t: 0.1001, 0.1, 0.8
+        lambda rng, rows: useless_uncertainty(rng, rows, 0.1001), lambda t: 0.1001, 0.1, 0.8
     )
     assert broken <= allowed(0.2, 400)
     assert plainly_broken > 0.9
@@ -295,13 +297,15 @@ def test_the_promise_is_kept_where_every_threshold_is_just_too_bad():
 @pytest.mark.usefixtures("quiet")
 def test_the_promise_is_kept_where_doubt_misleads_and_has_ties():
     """Five values of doubt, the smallest of which has many errors: below them the error rate falls and rises again."""
-    doubts, rates = np.array([0.01, 0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.05, 0.05, 0.09, 0.3])
+    uncertainties, rates = np.array([0.01, 0.1, 0.2, 0.3, 0.4]), np.array([0.15, 0.05, 0.05, 0.09, 0.3])
 
     def make(rng, rows):
         value = rng.integers(0, 5, rows)
-        return binary(1 - doubts[value]), (rng.random(rows) < rates[value]).astype(int)
+        return binary(1 - uncertainties[value]), (rng.random(rows) < rates[value]).astype(int)
 
-    broken, plainly_broken, answered = share_of_broken_promises(make, lambda t: rates[doubts < t].mean(), 0.084, 0.8)
+    broken, plainly_broken, answered = share_of_broken_promises(
+        make, lambda t: rates[uncertainties < t].mean(), 0.084, 0.8
+    )
     assert broken <= allowed(0.2, 400)
     assert plainly_broken > allowed(0.2, 400)
     assert answered > 0
@@ -311,6 +315,7 @@ def test_bounds_without_the_correction_for_several_tries_would_break_it():
     """Why the level is divided: the same search with each bound at the full level is deceived too often."""
     rng, rows = np.random.default_rng(0), 300
     found = [
-        by_bounds(*useless_doubt(rng, rows, 0.1001), 0.1, 0.2, range(15, rows + 1, 15)) is not None for _ in range(400)
+        by_bounds(*useless_uncertainty(rng, rows, 0.1001), 0.1, 0.2, range(15, rows + 1, 15)) is not None
+        for _ in range(400)
     ]
     assert np.mean(found) > allowed(0.2, 400)

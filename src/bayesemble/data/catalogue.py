@@ -28,7 +28,7 @@ class Parts:
     y_train: Array
     x_test: Array
     y_test: Array
-    x_foreign: Array | None = None
+    x_ood: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Split:
     y_train: Array
     x_test: npt.NDArray[np.float32]
     y_test: Array
-    x_foreign: npt.NDArray[np.float32] | None
+    x_ood: npt.NDArray[np.float32] | None
     """Inputs unlike those of training, or None where the data set has none."""
     num_classes: int | None
     target_shift: float
@@ -105,7 +105,7 @@ def make_split(
         y_train=y_train,
         x_test=_standardised(parts.x_test, shift, scale),
         y_test=y_test,
-        x_foreign=None if parts.x_foreign is None else _standardised(parts.x_foreign, shift, scale),
+        x_ood=None if parts.x_ood is None else _standardised(parts.x_ood, shift, scale),
         num_classes=(num_classes or int(y_train.max()) + 1) if kind == "classification" else None,
         target_shift=target_shift,
         target_scale=target_scale,
@@ -151,10 +151,10 @@ def _load_table(function: str, generator: np.random.Generator, *, stratify: bool
 
 def _load_digits(generator: np.random.Generator) -> Parts:
     parts = _load_table("load_digits", generator, stratify=True)
-    return replace(parts, x_foreign=_foreign_digits(parts.x_test, generator))
+    return replace(parts, x_ood=_ood_digits(parts.x_test, generator))
 
 
-def _foreign_digits(images: Array, generator: np.random.Generator) -> Array:
+def _ood_digits(images: Array, generator: np.random.Generator) -> Array:
     """The first half of the images turned by 90 degrees, then as many images of uniform noise as are left."""
     half = len(images) // 2
     turned = np.rot90(images[:half].reshape(half, 8, 8), axes=(1, 2)).reshape(half, 64)
@@ -165,26 +165,26 @@ def _foreign_digits(images: Array, generator: np.random.Generator) -> Array:
 def _load_sine_gap(generator: np.random.Generator) -> Parts:
     train = toy.sine_gap(generator, num_per_side=45)
     test = toy.sine_gap(generator, num_per_side=50)
-    return _toy_parts(train, test, toy.sine_gap_foreign(generator), generator)
+    return _toy_parts(train, test, toy.sine_gap_ood(generator), generator)
 
 
 def _load_five_gaussians(generator: np.random.Generator) -> Parts:
     train = toy.five_gaussians(generator, num_per_class=40)
     test = toy.five_gaussians(generator, num_per_class=20)
-    return _toy_parts(train, test, toy.five_gaussians_foreign(generator), generator)
+    return _toy_parts(train, test, toy.five_gaussians_ood(generator), generator)
 
 
 def _load_two_moons(generator: np.random.Generator) -> Parts:
     train = toy.two_moons(generator, num=200, noise=0.2)
     test = toy.two_moons(generator, num=100, noise=0.2)
-    return _toy_parts(train, test, toy.two_moons_foreign(generator), generator)
+    return _toy_parts(train, test, toy.two_moons_ood(generator), generator)
 
 
 def _toy_parts(
-    train: tuple[Array, Array], test: tuple[Array, Array], foreign: Array, generator: np.random.Generator
+    train: tuple[Array, Array], test: tuple[Array, Array], ood: Array, generator: np.random.Generator
 ) -> Parts:
     # Toy rows come class after class; shuffled, any first rows are a fair sample, as in the other data sets.
-    return Parts(*_shuffled(*train, generator), *_shuffled(*test, generator), foreign)
+    return Parts(*_shuffled(*train, generator), *_shuffled(*test, generator), ood)
 
 
 def _shuffled(inputs: Array, targets: Array, generator: np.random.Generator) -> tuple[Array, Array]:

@@ -55,7 +55,7 @@ def load_data(text: str, seed: int = 0, rows: int | None = None, ood: str | None
     whole = _read(text, seed)
     parts = whole.parts if rows is None else _fewer(whole.parts, rows, seed, text)
     if ood is not None:
-        parts = replace(parts, x_foreign=_foreign(ood, seed, whole, text))
+        parts = replace(parts, x_ood=_ood(ood, seed, whole, text))
     return make_split(parts, whole.kind, whole.one_scale, whole.image_shape, whole.num_classes)
 
 
@@ -204,7 +204,7 @@ def _fewer(parts: Parts, rows: int, seed: int, text: str) -> Parts:
     return replace(parts, x_train=parts.x_train[kept], y_train=parts.y_train[kept])
 
 
-def _foreign(text: str, seed: int, own: _Whole, own_text: str) -> Array:
+def _ood(text: str, seed: int, own: _Whole, own_text: str) -> Array:
     """The inputs of another set, in its test part if it has one; rows of a table need no target."""
     path = None if text in DATASETS else _place(text)[0]
     if path is None:

@@ -1,6 +1,6 @@
 """Toy data with known truth, small enough to look at.
 
-Every function takes a `numpy.random.Generator` and gives double precision. Those named `..._foreign` give
+Every function takes a `numpy.random.Generator` and gives double precision. Those named `..._ood` give
 inputs unlike those of the set, for which a good ensemble says that it does not know.
 """
 
@@ -31,7 +31,7 @@ def sine_gap(generator: np.random.Generator, num_per_side: int = 45) -> tuple[Fl
     return inputs[:, None], targets
 
 
-def sine_gap_foreign(generator: np.random.Generator, num_per_region: int = 30) -> FloatArray:
+def sine_gap_ood(generator: np.random.Generator, num_per_region: int = 30) -> FloatArray:
     """Draw inputs where `sine_gap` has no data: uniform in the gap [2.5, 4.5], in [-1, 1] and in [6.5, 8].
 
     Gives inputs `(3 * num_per_region, 1)`, in this order.
@@ -55,7 +55,7 @@ def five_gaussians(generator: np.random.Generator, num_per_class: int) -> tuple[
     return centres + generator.normal(size=centres.shape), labels
 
 
-def five_gaussians_foreign(generator: np.random.Generator) -> FloatArray:
+def five_gaussians_ood(generator: np.random.Generator) -> FloatArray:
     """Draw inputs between and around the classes of `five_gaussians`.
 
     50 points ~ N(0, 0.4 I), 0.4 being the variance of each coordinate, in the middle of the circle;
@@ -87,7 +87,7 @@ def two_moons(generator: np.random.Generator, num: int, noise: float) -> tuple[F
     return curves + generator.normal(0.0, noise, (num, 2)), labels
 
 
-def two_moons_foreign(generator: np.random.Generator, num: int = 100) -> FloatArray:
+def two_moons_ood(generator: np.random.Generator, num: int = 100) -> FloatArray:
     """Draw inputs on a ring around both moons, with radius uniform in [3, 4]: at least 1.4 from either curve.
 
     Gives inputs `(num, 2)`.

@@ -126,8 +126,8 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         Variances for regression, entropies in nats for classification; the first two add up to the third.
         """
         predictive = self._predictive(X)
-        doubt = {"aleatoric": predictive.aleatoric.numpy(), "epistemic": predictive.epistemic.numpy()}
-        return doubt | {"total": doubt["aleatoric"] + doubt["epistemic"]}
+        uncertainty = {"aleatoric": predictive.aleatoric.numpy(), "epistemic": predictive.epistemic.numpy()}
+        return uncertainty | {"total": uncertainty["aleatoric"] + uncertainty["epistemic"]}
 
     def _predictive(self, X: Any, keep_members: bool = False) -> Predictive:  # noqa: N803
         check_is_fitted(self)

@@ -1,7 +1,7 @@
-"""Does doubt know what it should: is it larger on foreign data, and larger where the answer is wrong?
+"""Does uncertainty know what it should: is it larger on foreign data (`ood`), and larger where the answer is wrong?
 
 Foreign rows are always the positive ones: a perfect detector has more doubt on every foreign row than on any familiar
-row. `measure` names a measure of doubt, see `Predictive.uncertainty`.
+row. `measure` names a measure of uncertainty, written u(row) below; see `Predictive.uncertainty`.
 """
 
 import math
@@ -17,28 +17,28 @@ from bayesemble.core.settings import require
 from bayesemble.predictive import ClassPredictive, Predictive
 
 
-def ood_auroc(predictive: Predictive, foreign: Predictive, measure: str = "total") -> float:
+def ood_auroc(predictive: Predictive, ood: Predictive, measure: str = "total") -> float:
     """Probability that a foreign row has more doubt than a familiar one; ties count half. 0.5 is chance, 1 is best.
 
     It tells how well the two sets can be told apart, not whether the doubt itself is calibrated. It weighs all
     thresholds alike, also those that raise far too many alarms to be used: read it beside `ood_fpr95`.
 
-    P(doubt(foreign) > doubt(familiar)) + P(doubt(foreign) = doubt(familiar)) / 2
+    P(u(ood) > u(familiar)) + P(u(ood) = u(familiar)) / 2
 
     Reference: Hendrycks & Gimpel (2017).
     """
-    _check_same_kind(predictive, foreign)
-    return auroc(_finite_doubt(predictive, measure), _finite_doubt(foreign, measure))
+    _check_same_kind(predictive, ood)
+    return auroc(_finite_uncertainty(predictive, measure), _finite_uncertainty(ood, measure))
 
 
-def auroc(familiar: Tensor, foreign: Tensor) -> float:
+def auroc(familiar: Tensor, ood: Tensor) -> float:
     """Probability that a number of the second kind is larger than one of the first, ties counting half."""
     from sklearn.metrics import roc_auc_score
 
-    return float(roc_auc_score(*_pooled(familiar, foreign)))
+    return float(roc_auc_score(*_pooled(familiar, ood)))
 
 
-def ood_aupr(predictive: Predictive, foreign: Predictive, measure: str = "total") -> float:
+def ood_aupr(predictive: Predictive, ood: Predictive, measure: str = "total") -> float:
     """Mean share of foreign rows among those in most doubt, over thresholds (average precision). 1 is best.
 
     Chance is the share of foreign rows, not 0.5: it rises with the number of foreign rows, so only values for the same
@@ -50,12 +50,12 @@ def ood_aupr(predictive: Predictive, foreign: Predictive, measure: str = "total"
     """
     from sklearn.metrics import average_precision_score
 
-    _check_same_kind(predictive, foreign)
-    doubts = _pooled(_finite_doubt(predictive, measure), _finite_doubt(foreign, measure))
-    return float(average_precision_score(*doubts))
+    _check_same_kind(predictive, ood)
+    uncertainties = _pooled(_finite_uncertainty(predictive, measure), _finite_uncertainty(ood, measure))
+    return float(average_precision_score(*uncertainties))
 
 
-def ood_fpr95(predictive: Predictive, foreign: Predictive, measure: str = "total") -> float:
+def ood_fpr95(predictive: Predictive, ood: Predictive, measure: str = "total") -> float:
     """Share of familiar rows that raise a false alarm when 95 % of the foreign rows raise one. 0 is best, 0.95 chance.
 
     The convention: foreign rows are positive; the alarm is raised at or above the largest doubt that catches at least
@@ -63,47 +63,47 @@ def ood_fpr95(predictive: Predictive, foreign: Predictive, measure: str = "total
     number. It looks at one threshold alone, and the 5 % of the foreign rows in least doubt decide it: with few foreign
     rows it jumps.
 
-    P(doubt(familiar) >= t) for the largest t with P(doubt(foreign) >= t) >= 0.95
+    P(u(familiar) >= t) for the largest t with P(u(ood) >= t) >= 0.95
 
     Reference: Liang, Li & Srikant (2018).
     """
-    _check_same_kind(predictive, foreign)
-    familiar_doubt, foreign_doubt = _finite_doubt(predictive, measure), _finite_doubt(foreign, measure)
-    caught = -(-19 * len(foreign_doubt) // 20)  # 95 % of the rows, rounded up without the rounding of 0.95
-    threshold = foreign_doubt.sort(descending=True).values[caught - 1]
-    return float((familiar_doubt >= threshold).double().mean())
+    _check_same_kind(predictive, ood)
+    familiar_uncertainty, ood_uncertainty = _finite_uncertainty(predictive, measure), _finite_uncertainty(ood, measure)
+    caught = -(-19 * len(ood_uncertainty) // 20)  # 95 % of the rows, rounded up without the rounding of 0.95
+    threshold = ood_uncertainty.sort(descending=True).values[caught - 1]
+    return float((familiar_uncertainty >= threshold).double().mean())
 
 
-def entropy_ratio(predictive: ClassPredictive, foreign: ClassPredictive) -> float:
+def entropy_ratio(predictive: ClassPredictive, ood: ClassPredictive) -> float:
     """How many times larger the mean entropy is on foreign data than on familiar data (H_o/H_t). Higher is better.
 
     A ratio of means: small doubt on familiar data drives it up, also where the confidence there is not deserved, and a
     few foreign rows can carry it. The base of the logarithm cancels. Infinite where there is no entropy on familiar
     data only; 1 where there is none at all.
 
-    mean_foreign H[p] / mean_familiar H[p]
+    mean_ood H[p] / mean_familiar H[p]
 
     Reference: D'Angelo & Fortuin (2021).
     """
-    return _ratio(predictive, foreign, "entropy")
+    return _ratio(predictive, ood, "entropy")
 
 
-def disagreement_ratio(predictive: ClassPredictive, foreign: ClassPredictive) -> float:
+def disagreement_ratio(predictive: ClassPredictive, ood: ClassPredictive) -> float:
     """How many times more the members differ on foreign data than on familiar data (MD_o/MD_t). Higher is better.
 
     The measure is "member_std": the standard deviation of a class probability over members, mean over classes. It
     misleads as `entropy_ratio` does, and says nothing of how much the members differ. Infinite where they differ on
     foreign data only; 1 where they differ nowhere, as one member does.
 
-    mean_foreign std_m[p_m] / mean_familiar std_m[p_m]
+    mean_ood std_m[p_m] / mean_familiar std_m[p_m]
 
     Reference: D'Angelo & Fortuin (2021).
     """
-    return _ratio(predictive, foreign, "member_std")
+    return _ratio(predictive, ood, "member_std")
 
 
-def ood_table(predictive: Predictive, foreign: Predictive) -> dict[str, dict[str, float]]:
-    """How well each measure of doubt that applies tells foreign data apart: measure -> score -> value.
+def ood_table(predictive: Predictive, ood: Predictive) -> dict[str, dict[str, float]]:
+    """How well each measure of uncertainty that applies tells foreign data apart: measure -> score -> value.
 
     The scores are "auroc" and "aupr" (higher is better), "fpr95" (lower is better) and "ratio", mean foreign doubt by
     mean familiar doubt (higher is better). To pick the best measure by this table and to report its value on the same
@@ -111,10 +111,10 @@ def ood_table(predictive: Predictive, foreign: Predictive) -> dict[str, dict[str
     """
     return {
         measure: {
-            "auroc": ood_auroc(predictive, foreign, measure),
-            "aupr": ood_aupr(predictive, foreign, measure),
-            "fpr95": ood_fpr95(predictive, foreign, measure),
-            "ratio": _ratio(predictive, foreign, measure),
+            "auroc": ood_auroc(predictive, ood, measure),
+            "aupr": ood_aupr(predictive, ood, measure),
+            "fpr95": ood_fpr95(predictive, ood, measure),
+            "ratio": _ratio(predictive, ood, measure),
         }
         for measure in predictive.measures
     }
@@ -136,9 +136,9 @@ class RiskCoverage:
 def risk_coverage(predictive: Predictive, targets: Any, measure: str = "total") -> RiskCoverage:
     """Answer rows in order of rising doubt: what is the risk at each share of answered rows? Lower is better.
 
-    A useful measure of doubt gives a curve that rises to the right. Rows in equal doubt have no order: the risk is its
-    mean over all orders of them, so the curve does not depend on how rows happen to be sorted. Its left end rests on
-    few rows and is noise. With several outputs a row's loss is the mean over them.
+    A useful measure of uncertainty gives a curve that rises to the right. Rows in equal doubt have no order: the risk
+    is its mean over all orders of them, so the curve does not depend on how rows happen to be sorted. Its left end
+    rests on few rows and is noise. With several outputs a row's loss is the mean over them.
 
     risk(k/n) = (1/k) sum of the losses of the k rows in least doubt
 
@@ -146,7 +146,7 @@ def risk_coverage(predictive: Predictive, targets: Any, measure: str = "total") 
     """
     losses = _losses(predictive, targets)
     return RiskCoverage(
-        torch.arange(1, len(losses) + 1) / len(losses), _risks(losses, _finite_doubt(predictive, measure))
+        torch.arange(1, len(losses) + 1) / len(losses), _risks(losses, _finite_uncertainty(predictive, measure))
     )
 
 
@@ -213,29 +213,29 @@ def accuracy_against_confidence(
     return ConfidenceCurve(levels[some], reached[some].mean(1), (reached[some] @ right) / reached[some].sum(1))
 
 
-def _check_same_kind(predictive: Predictive, foreign: Predictive) -> None:
-    names = f"{type(predictive).__name__} and {type(foreign).__name__}"
+def _check_same_kind(predictive: Predictive, ood: Predictive) -> None:
+    names = f"{type(predictive).__name__} and {type(ood).__name__}"
     require(
-        predictive.kind == foreign.kind,
-        f"doubts of one kind were needed, both of classes or both of numbers, got {names}",
+        predictive.kind == ood.kind,
+        f"predictions of one kind were needed, both of classes or both of numbers, got {names}",
     )
 
 
-def _finite_doubt(predictive: Predictive, measure: str) -> Tensor:
+def _finite_uncertainty(predictive: Predictive, measure: str) -> Tensor:
     values = predictive.uncertainty(measure)
-    check_finite(values, "doubt")
+    check_finite(values, "uncertainty")
     return values
 
 
-def _pooled(familiar: Tensor, foreign: Tensor) -> tuple[NumpyArray, NumpyArray]:
+def _pooled(familiar: Tensor, ood: Tensor) -> tuple[NumpyArray, NumpyArray]:
     """Which rows are foreign, and the doubt of all rows."""
-    is_foreign = torch.cat([torch.zeros(len(familiar)), torch.ones(len(foreign))])
-    return is_foreign.numpy(), torch.cat([familiar, foreign]).double().cpu().numpy()
+    is_ood = torch.cat([torch.zeros(len(familiar)), torch.ones(len(ood))])
+    return is_ood.numpy(), torch.cat([familiar, ood]).double().cpu().numpy()
 
 
-def _ratio(predictive: Predictive, foreign: Predictive, measure: str) -> float:
-    _check_same_kind(predictive, foreign)
-    familiar, far = (float(_finite_doubt(one, measure).double().mean()) for one in (predictive, foreign))
+def _ratio(predictive: Predictive, ood: Predictive, measure: str) -> float:
+    _check_same_kind(predictive, ood)
+    familiar, far = (float(_finite_uncertainty(one, measure).double().mean()) for one in (predictive, ood))
     if familiar == 0:
         return math.inf if far > 0 else 1.0
     return far / familiar
@@ -247,8 +247,8 @@ def _losses(predictive: Predictive, targets: Any) -> Tensor:
     return losses.flatten(1).mean(1) if losses.dim() > 1 else losses
 
 
-def _risks(losses: Tensor, doubts: Tensor) -> Tensor:
+def _risks(losses: Tensor, uncertainties: Tensor) -> Tensor:
     """Mean loss of the k rows in least doubt for each k; every row of a tie counts as the mean of its tie."""
-    _, group, size = doubts.unique(return_inverse=True, return_counts=True)
+    _, group, size = uncertainties.unique(return_inverse=True, return_counts=True)
     shared = torch.zeros(len(size), dtype=losses.dtype).index_add_(0, group, losses) / size
     return shared.repeat_interleave(size).cumsum(0) / torch.arange(1, len(losses) + 1)

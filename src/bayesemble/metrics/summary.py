@@ -26,14 +26,14 @@ class Summary:
     The result equals that of `summarise` on all rows at once.
     """
 
-    def __init__(self, foreign: bool = False) -> None:
-        """With `foreign=True`, doubts are kept, so that `update_foreign` can be used."""
+    def __init__(self, ood: bool = False) -> None:
+        """With `ood=True`, the uncertainty of each row is kept, so that `update_ood` can be used."""
         self.num_rows = 0
         self.sums: dict[str, float] = {}
         self.bins = torch.zeros(3, _BINS, dtype=torch.float64)  # totals of confidence, accuracy and rows
-        self.doubts: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
-        if foreign:
-            self.doubts = {"ood_auroc": ([], []), "ood_auroc_epistemic": ([], [])}
+        self.uncertainties: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
+        if ood:
+            self.uncertainties = {"ood_auroc": ([], []), "ood_auroc_epistemic": ([], [])}
 
     def update(self, predictive: Predictive, targets: Any) -> None:
         """Add rows with known targets."""
@@ -47,13 +47,13 @@ class Summary:
         for name, mean in means.items():
             self.sums[name] = self.sums.get(name, 0.0) + mean * predictive.num_rows
         self.num_rows += predictive.num_rows
-        self._keep_doubts(predictive, foreign=False)
+        self._keep_uncertainties(predictive, ood=False)
 
-    def update_foreign(self, predictive: Predictive) -> None:
+    def update_ood(self, predictive: Predictive) -> None:
         """Add rows of foreign data, which have no targets."""
-        if not self.doubts:
-            raise DataError("foreign data was not announced; make it Summary(foreign=True)")
-        self._keep_doubts(predictive, foreign=True)
+        if not self.uncertainties:
+            raise DataError("foreign data was not announced; make it Summary(ood=True)")
+        self._keep_uncertainties(predictive, ood=True)
 
     def compute(self) -> dict[str, float]:
         """All scores of the rows gathered so far."""
@@ -65,25 +65,25 @@ class Summary:
         if self.bins.any():
             confidence, right, count = self.bins
             scores["ece"] = float((confidence - right).abs().sum() / count.sum())
-        for name, (familiar, foreign) in self.doubts.items():
-            if foreign:
-                scores[name] = auroc(torch.cat(familiar), torch.cat(foreign))
+        for name, (familiar, ood) in self.uncertainties.items():
+            if ood:
+                scores[name] = auroc(torch.cat(familiar), torch.cat(ood))
         return scores
 
     def _add_bins(self, table: Reliability) -> None:
         totals = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)]) * table.count
         self.bins.index_add_(1, table.index, totals)
 
-    def _keep_doubts(self, predictive: Predictive, foreign: bool) -> None:
+    def _keep_uncertainties(self, predictive: Predictive, ood: bool) -> None:
         for name, measure in (("ood_auroc", "total"), ("ood_auroc_epistemic", "epistemic")):
-            if name in self.doubts:
-                self.doubts[name][foreign].append(predictive.uncertainty(measure))
+            if name in self.uncertainties:
+                self.uncertainties[name][ood].append(predictive.uncertainty(measure))
 
 
-def summarise(predictive: Predictive, targets: Any, foreign: Predictive | None = None) -> dict[str, float]:
+def summarise(predictive: Predictive, targets: Any, ood: Predictive | None = None) -> dict[str, float]:
     """All scores that apply. With predictions of foreign data, also how well doubt tells it apart."""
-    summary = Summary(foreign=foreign is not None)
+    summary = Summary(ood=ood is not None)
     summary.update(predictive, targets)
-    if foreign is not None:
-        summary.update_foreign(foreign)
+    if ood is not None:
+        summary.update_ood(ood)
     return summary.compute()

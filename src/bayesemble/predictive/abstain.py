@@ -69,10 +69,10 @@ class Abstention:
     def __str__(self) -> str:
         promise = f"an error rate of at most {self.max_risk:g} with confidence {self.confidence:g}"
         if self.abstains_always:
-            return f"abstains always: no threshold on {self.measure} doubt keeps {promise}"
+            return f"abstains always: no threshold on {self.measure} uncertainty keeps {promise}"
         return (
-            f"answers where {self.measure} doubt is below {self.threshold:g}, {self.coverage:.1%} of the validation "
-            f"rows; {self.expected_risk:.2%} of them wrong, and {promise}: the bound is {self.risk_bound:.2%}"
+            f"answers where {self.measure} uncertainty is below {self.threshold:g}, {self.coverage:.1%} of the "
+            f"validation rows; {self.expected_risk:.2%} of them wrong, and {promise}: the bound is {self.risk_bound:.2%}"
         )
 
 
@@ -101,7 +101,7 @@ def fit_threshold(
         predictive: Predictions of the validation rows, of classes.
         targets: Their labels.
         max_risk: The largest acceptable error rate among answered rows, strictly between 0 and 1.
-        measure: The measure of doubt, see `Predictive.uncertainty`.
+        measure: The measure of uncertainty, see `Predictive.uncertainty`.
         confidence: The probability with which the promise holds, strictly between 0 and 1.
 
     Reference: Geifman & El-Yaniv (2017), Selective classification for deep neural networks; Angelopoulos et al. (2021),
@@ -109,19 +109,19 @@ def fit_threshold(
     """
     require(0 < max_risk < 1, f"max_risk is an error rate strictly between 0 and 1, got {max_risk}")
     require(0 < confidence < 1, f"confidence is a probability strictly between 0 and 1, got {confidence}")
-    wrong, doubts = _wrong(predictive, targets), predictive.uncertainty(measure).double()
-    check_finite(doubts, "doubt")
-    shares = _shares(len(doubts), max_risk, 1 - confidence)
+    wrong, uncertainties = _wrong(predictive, targets), predictive.uncertainty(measure).double()
+    check_finite(uncertainties, "uncertainty")
+    shares = _shares(len(uncertainties), max_risk, 1 - confidence)
     abstention = Abstention(-math.inf, measure, 0.0, 0.0, 0.0, max_risk, confidence)
-    for threshold in _thresholds(doubts, shares):
-        below = doubts < threshold
+    for threshold in _thresholds(uncertainties, shares):
+        below = uncertainties < threshold
         rows, errors = int(below.sum()), int(wrong[below].sum())
         bound = binomial_bound(errors, rows, (1 - confidence) / len(shares))
         if bound <= max_risk:
-            coverage = rows / len(doubts)
+            coverage = rows / len(uncertainties)
             abstention = Abstention(threshold, measure, errors / rows, bound, coverage, max_risk, confidence)
     if abstention.abstains_always:
-        logger.warning("%s, by %d validation rows", abstention, len(doubts))
+        logger.warning("%s, by %d validation rows", abstention, len(uncertainties))
     return abstention
 
 
@@ -157,7 +157,7 @@ def _shares(num_rows: int, max_risk: float, level: float) -> list[int]:
     return shares
 
 
-def _thresholds(doubts: Tensor, shares: list[int]) -> list[float]:
-    """The doubts that so many rows lie below, or fewer if there are ties."""
-    ordered = [*doubts.sort().values.tolist(), math.inf]
+def _thresholds(uncertainties: Tensor, shares: list[int]) -> list[float]:
+    """For each number of rows, the uncertainty that this many rows lie below, or fewer if there are ties."""
+    ordered = [*uncertainties.sort().values.tolist(), math.inf]
     return [ordered[share] for share in shares]

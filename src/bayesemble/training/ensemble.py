@@ -109,11 +109,11 @@ class Ensemble:
 
     def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
-        summary = Summary(foreign=ood is not None)
+        summary = Summary(ood=ood is not None)
         for predictive, targets in self.predictions(data, batch_size=batch_size):
             summary.update(predictive, targets)
         if ood is not None:
-            summary.update_foreign(self.predict(ood, batch_size=batch_size, keep_members=False))
+            summary.update_ood(self.predict(ood, batch_size=batch_size, keep_members=False))
         return summary.compute()
 
     def reweight(self, weights: Any) -> Ensemble:

@@ -117,7 +117,7 @@ def test_a_comparison_in_which_nothing_worked_ends_with_an_error_code(tmp_path):
 def test_predictions_made_elsewhere_are_scored(tmp_path):
     (tmp_path / "own.csv").write_text("p_cat,p_dog,target\n0.9,0.1,cat\n0.2,0.8,dog\n")
     (tmp_path / "other.csv").write_text("p_cat,p_dog\n0.5,0.5\n0.45,0.55\n")
-    files = [str(tmp_path / "own.csv"), "--foreign", str(tmp_path / "other.csv")]
+    files = [str(tmp_path / "own.csv"), "--ood", str(tmp_path / "other.csv")]
     found = json.loads(run("score", *files, "--json").stdout)
     assert found["accuracy"] == 1.0
     assert found["ood_auroc"] == 1.0

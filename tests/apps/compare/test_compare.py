@@ -66,7 +66,7 @@ def test_the_table_and_the_saved_runs_say_the_same(tmp_path):
     for result in written["results"]:
         loaded, split = open_run(tmp_path / result["run"])
         assert score(loaded, split) == result["scores"]
-        by_library = be.evaluate(loaded, (split.x_test, split.y_test), split.x_foreign)
+        by_library = be.evaluate(loaded, (split.x_test, split.y_test), split.x_ood)
         by_library["aurc"] = be.metrics.aurc(loaded.predict(split.x_test), split.y_test)
         assert by_library == pytest.approx(result["scores"])
         costs = ("train_seconds", "predict_seconds", "gradient_evaluations", "parameters", "peak_memory_mb")
@@ -82,7 +82,7 @@ def test_the_data_and_the_command_are_described(tmp_path):
         "num_test": 360,
         "num_features": 64,
         "num_classes": 10,
-        "foreign": True,
+        "ood": True,
         "image_shape": [8, 8],
     }
     assert comparison.command == {
@@ -109,7 +109,7 @@ def test_files_are_data_too_and_their_runs_can_be_opened_from_elsewhere(tmp_path
     monkeypatch.chdir(tmp_path)
     found = compare("rings.csv:place", "map", epochs=2, seeds=1, ood="far.csv", out="here", progress=False)
     assert found.data["name"] == "rings.csv"
-    assert found.data["foreign"]
+    assert found.data["ood"]
     assert "ood_auroc" in found.results[0].scores
     (tmp_path / "away").mkdir()
     monkeypatch.chdir(tmp_path / "away")

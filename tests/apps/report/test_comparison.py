@@ -59,7 +59,7 @@ def test_numbers_equal_the_results_and_the_saved_runs(compared):
         values = []
         for row in runs:
             ensemble, split = open_run(folder / row["run"])
-            values.append(ensemble.evaluate((split.x_test, split.y_test), split.x_foreign))
+            values.append(ensemble.evaluate((split.x_test, split.y_test), split.x_ood))
         for name in ("nll", "accuracy", "ece", "brier", "ood_auroc"):
             mean = sum(one[name] for one in values) / len(values)
             assert cells[label, name][0] == pytest.approx(mean, rel=1e-5), name

@@ -28,8 +28,8 @@ def test_figures_of_classes(tmp_path):
         *("score_nll", "score_accuracy", "score_ood_auroc", "reliability", "confidence", "risk"),
         *("size_nll", "size_score", "diversity", "forces", "weights"),
     }
-    assert figures.multiples.keys() == {"foreign"}
-    assert [label for label, _ in figures.multiples["foreign"]] == ["map", "deep_ensemble", "repulsive"]
+    assert figures.multiples.keys() == {"ood"}
+    assert [label for label, _ in figures.multiples["ood"]] == ["map", "deep_ensemble", "repulsive"]
     for name in ("score_nll", "reliability", "confidence", "risk"):
         methods = set(re.findall(r'data-method="([^"]+)"', figures.drawings[name]))
         assert methods == {"map", "deep_ensemble", "repulsive"}, name
@@ -41,7 +41,7 @@ def test_figures_of_classes(tmp_path):
 def test_figures_of_numbers(tmp_path):
     figures = drawn(tmp_path, tiny(tmp_path, "sine_gap", "map", seeds=1))
     assert {"score_nll", "score_rmse", "coverage", "risk"} <= figures.drawings.keys()
-    assert figures.multiples.keys() == {"foreign", "bands", "pit"}
+    assert figures.multiples.keys() == {"ood", "bands", "pit"}
     assert "size_nll" not in figures.drawings
     assert "every method here is a single network" in " ".join(figures.missing)
 

@@ -49,7 +49,7 @@ def of_numbers(columns):
     targets = inputs.sum(1)
     predictive = be.Predictive.from_normal(torch.randn(3, 120, generator=generator), 1.0)
     split = SimpleNamespace(
-        x_train=inputs, y_train=targets, x_test=inputs, x_foreign=None, target_shift=1.0, target_scale=2.0
+        x_train=inputs, y_train=targets, x_test=inputs, x_ood=None, target_shift=1.0, target_scale=2.0
     )
 
     class Ensemble:

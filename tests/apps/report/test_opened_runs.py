@@ -29,7 +29,7 @@ def test_opened_runs_give_the_scores_of_the_results(compared):
     for one in shown:
         (result,) = comparison.of(one.label)
         assert metrics.nll(one.predictive, one.targets) == pytest.approx(result.scores["nll"], rel=1e-6)
-        assert metrics.ood_auroc(one.predictive, one.foreign) == pytest.approx(result.scores["ood_auroc"], rel=1e-6)
+        assert metrics.ood_auroc(one.predictive, one.ood) == pytest.approx(result.scores["ood_auroc"], rel=1e-6)
     assert [one.several for one in shown] == [False, True]
 
 

@@ -230,7 +230,7 @@ def datasets(as_json: AsJson = False) -> None:
 @app.command()
 def score(
     file: Annotated[Path, typer.Argument(help="CSV with target and p_LABEL columns, or target, mean, std; or NPZ.")],
-    foreign: Annotated[
+    ood: Annotated[
         Path | None, typer.Option(help="Predictions of foreign data in the same form; they need no target.")
     ] = None,
     target: Annotated[str, typer.Option(help="Name of the target column of a CSV.")] = "target",
@@ -238,18 +238,18 @@ def score(
 ) -> None:
     """Score predictions that were made elsewhere.
 
-    Example: bayesemble score predictions.csv --foreign other.csv
+    Example: bayesemble score predictions.csv --ood other.csv
     """
     from bayesemble.apps.tables.prediction_files import read_predictions
     from bayesemble.metrics import Summary
     from bayesemble.metrics.catalogue import SCORES
 
-    summary = Summary(foreign=foreign is not None)
+    summary = Summary(ood=ood is not None)
     for predictive, targets in read_predictions(file, target=target):
         summary.update(predictive, targets)
-    if foreign is not None:
-        for predictive, _ in read_predictions(foreign, target=None):
-            summary.update_foreign(predictive)
+    if ood is not None:
+        for predictive, _ in read_predictions(ood, target=None):
+            summary.update_ood(predictive)
     scores = summary.compute()
     if as_json:
         print(json.dumps(scores, indent=2))

@@ -149,7 +149,7 @@ def _described(data: str, split: Split) -> dict[str, Any]:
         "num_test": len(split.x_test),
         "num_features": split.x_train.shape[1],
         "num_classes": split.num_classes,
-        "foreign": split.x_foreign is not None,
+        "ood": split.x_ood is not None,
         "image_shape": None if split.image_shape is None else list(split.image_shape),
     }
 

@@ -189,8 +189,8 @@ def score(ensemble: Ensemble, split: Split) -> dict[str, float]:
         return in_units(ensemble.predict(inputs), split)
 
     targets = targets_of_test(split)
-    own, foreign = predict(split.x_test), None if split.x_foreign is None else predict(split.x_foreign)
-    scores = summarise(own, targets, foreign) | {"aurc": aurc(own, targets)}
+    own, ood = predict(split.x_test), None if split.x_ood is None else predict(split.x_ood)
+    scores = summarise(own, targets, ood) | {"aurc": aurc(own, targets)}
     return scores | {"crps": crps(own, targets)} if isinstance(own, RealPredictive) else scores
 
 

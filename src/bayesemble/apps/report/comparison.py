@@ -108,7 +108,7 @@ def _facts(comparison: Comparison, shown: list[Shown]) -> list[tuple[str, str]]:
         ("Epochs", command.get("epochs")),
         ("Batch", f"{command['batch_size']} rows" if command.get("batch_size") else None),
         ("Same budget of", command.get("budget")),
-        ("Foreign data", command.get("ood") or (None if split is None or split.x_foreign is None else "of the set")),
+        ("Foreign data", command.get("ood") or (None if split is None or split.x_ood is None else "of the set")),
         ("Training in all", duration(seconds) if seconds else None),
         ("Gradients in all", f"{gradients:,.0f}" if gradients else None),
     ]

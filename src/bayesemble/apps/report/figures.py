@@ -55,7 +55,7 @@ class Figures:
         if not self.shown:
             return
         self._try("calibration", lambda: (draw_classes if classes else draw_numbers)(self))
-        for part in (self._risk, self._foreign, self._sizes, self._forces, self._weights):
+        for part in (self._risk, self._ood, self._sizes, self._forces, self._weights):
             self._try(part.__name__.strip("_"), part)
 
     def _try(self, name: str, part: Callable[[], None]) -> None:
@@ -115,14 +115,14 @@ class Figures:
 
         self.together("risk", draw)
 
-    def _foreign(self) -> None:
+    def _ood(self) -> None:
         """Doubt on known and foreign data. Bins are the same for all methods."""
-        if all(one.foreign is None for one in self.shown):
+        if all(one.ood is None for one in self.shown):
             return
         classes = self.shown[0].split.num_classes
-        known = {one.label: _doubts(one.predictive, classes) for one in self.shown}
-        foreign = {one.label: _doubts(one.foreign, classes) for one in self.shown if one.foreign is not None}
-        every = torch.cat([*known.values(), *foreign.values()]).numpy()
+        known = {one.label: _uncertainties(one.predictive, classes) for one in self.shown}
+        ood = {one.label: _uncertainties(one.ood, classes) for one in self.shown if one.ood is not None}
+        every = torch.cat([*known.values(), *ood.values()]).numpy()
         low = 0.0 if classes is not None else float(np.quantile(every, 0.005))
         high = math.log(classes) if classes is not None else float(np.quantile(every, 0.995))
         edges = np.linspace(low, high, 26).tolist()
@@ -130,9 +130,9 @@ class Figures:
 
         def draw(one: Shown, ax: Any) -> None:
             words: Any = {"quantity": quantity, "unit": unit, "label": one.label, "color": one.colour}
-            plots.plot_entropy(known[one.label], foreign.get(one.label), ax, bins=edges, **words)
+            plots.plot_entropy(known[one.label], ood.get(one.label), ax, bins=edges, **words)
 
-        self.apart("foreign", draw)
+        self.apart("ood", draw)
 
     def _sizes(self) -> None:
         classes = self.shown[0].split.num_classes is not None
@@ -209,7 +209,7 @@ def _draw_sizes(one: Shown, ax: Any, score: Callable[[Any, Any], float], words: 
         ax.xaxis.set_major_formatter("{x:.0f}")
 
 
-def _doubts(predictive: Any, classes: int | None) -> torch.Tensor:
+def _uncertainties(predictive: Any, classes: int | None) -> torch.Tensor:
     """Entropy of classes; of numbers log10 of the standard deviation, which can differ by orders of magnitude."""
     return predictive.uncertainty() if classes is not None else predictive.uncertainty().sqrt().log10()
 

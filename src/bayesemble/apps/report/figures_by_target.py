@@ -76,7 +76,7 @@ def draw_numbers(canvas: Canvas) -> None:
 
 def _draw_bands(canvas: Canvas) -> None:
     split = canvas.shown[0].split
-    inputs = [split.x_train, split.x_test, *([] if split.x_foreign is None else [split.x_foreign])]
+    inputs = [split.x_train, split.x_test, *([] if split.x_ood is None else [split.x_ood])]
     low, high = padded([float(end) for some in inputs for end in (some.min(), some.max())], 0.02)
     grid = np.linspace(low, high, _PLACES, dtype=np.float32)[:, None]
     seen = split.target_shift + split.target_scale * split.y_train

@@ -33,7 +33,7 @@ class Shown:
     split: Split
     targets: Tensor
     predictive: Predictive
-    foreign: Predictive | None
+    ood: Predictive | None
 
     @property
     def colour(self) -> str:
@@ -90,10 +90,10 @@ def open_methods(folder: Path, comparison: Comparison) -> tuple[list[Shown], lis
 def _open(folder: Path, result: Result, number: int) -> Shown:
     ensemble, split = open_run(folder / result.run)
     predictive = in_units(ensemble.predict(split.x_test), split)
-    foreign = None
-    if split.x_foreign is not None:
-        foreign = in_units(ensemble.predict(split.x_foreign, keep_members=False), split)
-    return Shown(result.label, number, ensemble, split, targets_of_test(split), predictive, foreign)
+    ood = None
+    if split.x_ood is not None:
+        ood = in_units(ensemble.predict(split.x_ood, keep_members=False), split)
+    return Shown(result.label, number, ensemble, split, targets_of_test(split), predictive, ood)
 
 
 def member_diversity(shown: Shown) -> DiversityAccuracy:

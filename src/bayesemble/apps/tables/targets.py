@@ -65,9 +65,13 @@ def values_of(schema: Schema, predictive: Predictive, level: float) -> list[list
     """The cells of these columns, for the interval of a level."""
     if isinstance(predictive, ClassPredictive):
         probs = predictive.probs
-        doubts = (predictive.entropy, predictive.aleatoric, predictive.epistemic)
+        uncertainties = (predictive.entropy, predictive.aleatoric, predictive.epistemic)
         labels = schema.decode_targets(probs.argmax(-1).numpy())
-        return [labels.tolist(), *map(list, probs.T.numpy()), *(list(doubt.numpy()) for doubt in doubts)]
+        return [
+            labels.tolist(),
+            *map(list, probs.T.numpy()),
+            *(list(values.numpy()) for values in uncertainties),
+        ]
     assert isinstance(predictive, RealPredictive)
     low, high = predictive.interval(level)
     deviations = (predictive.variance.sqrt(), predictive.aleatoric.sqrt(), predictive.epistemic.sqrt())

@@ -11,9 +11,6 @@ from bayesemble.diagnostics.plots.comparison import plot_size_curve as plot_size
 from bayesemble.diagnostics.plots.diversity import plot_diversity_accuracy as plot_diversity_accuracy
 from bayesemble.diagnostics.plots.diversity import plot_member_diversity as plot_member_diversity
 from bayesemble.diagnostics.plots.diversity import plot_subspace_ensembles as plot_subspace_ensembles
-from bayesemble.diagnostics.plots.doubt import plot_accuracy_against_confidence as plot_accuracy_against_confidence
-from bayesemble.diagnostics.plots.doubt import plot_entropy as plot_entropy
-from bayesemble.diagnostics.plots.doubt import plot_risk_coverage as plot_risk_coverage
 from bayesemble.diagnostics.plots.gallery import plot_gallery as plot_gallery
 from bayesemble.diagnostics.plots.landscape import plot_embedding as plot_embedding
 from bayesemble.diagnostics.plots.landscape import plot_path as plot_path
@@ -25,3 +22,8 @@ from bayesemble.diagnostics.plots.regression import plot_predictions as plot_pre
 from bayesemble.diagnostics.plots.training import plot_forces as plot_forces
 from bayesemble.diagnostics.plots.training import plot_history as plot_history
 from bayesemble.diagnostics.plots.training import plot_weights as plot_weights
+from bayesemble.diagnostics.plots.uncertainty import (
+    plot_accuracy_against_confidence as plot_accuracy_against_confidence,
+)
+from bayesemble.diagnostics.plots.uncertainty import plot_entropy as plot_entropy
+from bayesemble.diagnostics.plots.uncertainty import plot_risk_coverage as plot_risk_coverage

@@ -35,11 +35,11 @@ def density(values, edges):
 
 
 def test_entropy_draws_known_data_filled_and_foreign_data_dashed():
-    known, foreign = predicted()[0].uncertainty(), predicted(1, 0.5)[0].uncertainty()
-    ax = plot_entropy(known, foreign, bins=7, label="one")
+    known, ood = predicted()[0].uncertainty(), predicted(1, 0.5)[0].uncertainty()
+    ax = plot_entropy(known, ood, bins=7, label="one")
     outline, fill, dashed = drawn(ax, "method-one")
-    edges = np.linspace(0, max(known.max(), foreign.max()).item(), 8)
-    for patch, values in ((outline, known), (fill, known), (dashed, foreign)):
+    edges = np.linspace(0, max(known.max(), ood.max()).item(), 8)
+    for patch, values in ((outline, known), (fill, known), (dashed, ood)):
         assert np.allclose(patch.get_data().edges, edges)
         assert np.allclose(patch.get_data().values, density(values.double().tolist(), edges))
     assert [patch.get_fill() for patch in (outline, fill, dashed)] == [False, True, False]

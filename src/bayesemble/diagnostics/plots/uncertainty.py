@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def plot_entropy(
     known: Any,
-    foreign: Any = None,
+    ood: Any = None,
     ax: Axes | None = None,
     *,
     bins: int | Sequence[float] = 30,
@@ -30,20 +30,20 @@ def plot_entropy(
     """Draw how doubt is spread over rows: filled for known data, dashed for foreign data. Apart is better.
 
     Args:
-        known: Doubt of rows like those trained on, as `bayesemble.metrics.doubt` gives it.
-        foreign: Doubt of rows of another kind.
+        known: Uncertainty of rows like those trained on, as `Predictive.uncertainty` gives it.
+        foreign: Uncertainty of rows of another kind.
         ax: Axes to draw on; None makes new ones.
-        bins: Number of bins from 0 to the largest doubt, or their edges, the same for all methods;
+        bins: Number of bins from 0 to the largest uncertainty, or their edges, the same for all methods;
             rows beyond count in the outer bins.
-        quantity: What the doubt is.
+        quantity: What the uncertainty is.
         unit: Its unit.
         label: Name of the method.
         color: Its colour; None takes the next one.
     """
     parts = [("known data", as_array(known).ravel())]
-    if foreign is not None:
-        parts.append(("foreign data", as_array(foreign).ravel()))
-    require(all(len(values) for _, values in parts), "doubts of at least one row were needed, got none")
+    if ood is not None:
+        parts.append(("foreign data", as_array(ood).ravel()))
+    require(all(len(values) for _, values in parts), "the uncertainty of at least one row was needed, got none")
     largest = max(values.max() for _, values in parts)
     edges = np.linspace(0, largest if largest > 0 else 1, bins + 1) if isinstance(bins, int) else np.asarray(bins)
     ax = new_axes(ax)
