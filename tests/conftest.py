@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from processor_time import ProcessorTime
+
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ProcessorTime())
 
 
 @pytest.fixture(scope="session", autouse=True)

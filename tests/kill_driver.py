@@ -1,4 +1,4 @@
-"""Kills training runs at random moments and checks that each, resumed, ends with the weights of an undisturbed run.
+"""Kills training runs at random moments and at each step of writing, and checks that each, resumed, ends undisturbed.
 
 Run by test_checkpoint.py in a process of its own: torch is imported once, and every run is a forked child.
 Prints one line of JSON with what was seen.
@@ -20,8 +20,9 @@ from bayesemble.core.seeds import scoped
 from bayesemble.training import checkpoint
 from helpers import dropout_mlp, table
 
-TIMED, IN_WRITE = int(sys.argv[2]), int(sys.argv[3])
-EPOCHS = 10
+TIMED = int(sys.argv[2])
+EPOCHS = 5
+FIRST_WRITE, LATER_WRITE = 8, 12  # steps: one file, five flushes, a rename, a flush; four deletions of the older one
 
 
 def train(folder: Path) -> be.Ensemble:
@@ -112,9 +113,8 @@ def main() -> None:
     assert not run_child(root / "undisturbed")
     length = time.perf_counter() - start
     expected, expected_losses = tensors(root / "undisturbed"), losses(root / "undisturbed")
-    # Steps of writing in a whole run: one file, five flushes, a rename, a flush, and four deletions of the older one.
     plans = [{"delay": chance.uniform(0, length)} for _ in range(TIMED)]
-    plans += [{"call": chance.randrange(1, 12 * EPOCHS)} for _ in range(IN_WRITE)]
+    plans += [{"call": FIRST_WRITE + 1 + step} for step in range(LATER_WRITE)]
     seen = {"killed": 0, "unfinished": 0, "leftovers": 0}
     for index, plan in enumerate(plans):
         folder = root / f"run{index}"

@@ -7,6 +7,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import bayesemble as be
@@ -23,15 +24,35 @@ SHORT = {
 }
 
 
-@parametrize_with_checks(
-    [
-        kind(name, **QUICK, **OWN.get(name, {}))
-        for name in ("deep_ensemble", "repulsive", "ecmp", "swag")
-        for kind in (EnsembleClassifier, EnsembleRegressor)
-    ]
-)
+KINDS = (EnsembleClassifier, EnsembleRegressor)
+
+
+@parametrize_with_checks([kind(**QUICK) for kind in KINDS])
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
+
+
+# Of other methods, those checks that meet what is theirs: settings, slots of the state, and how they draw.
+OF_A_METHOD = (
+    estimator_checks.check_no_attributes_set_in_init,
+    estimator_checks.check_parameters_default_constructible,
+    estimator_checks.check_get_params_invariance,
+    estimator_checks.check_set_params,
+    estimator_checks.check_dont_overwrite_attributes,
+    estimator_checks.check_estimators_overwrite_params,
+    estimator_checks.check_estimators_pickle,
+    estimator_checks.check_fit_idempotent,
+    estimator_checks.check_dict_unchanged,
+    estimator_checks.check_methods_sample_order_invariance,
+    estimator_checks.check_methods_subset_invariance,
+)
+
+
+@pytest.mark.parametrize("check", OF_A_METHOD, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["repulsive", "ecmp", "swag"])
+def test_checks_of_what_a_method_brings(name, kind, check):
+    check(kind.__name__, kind(name, **QUICK, **OWN.get(name, {})))
 
 
 @pytest.mark.parametrize("name", be.METHODS)

@@ -106,8 +106,8 @@ def test_scores_gathered_part_by_part_are_those_of_all_rows_at_once(kind, genera
     assert summary.compute() == pytest.approx(summarise(predictive, targets, ood=predictive), rel=1e-12)
 
 
-def test_ten_million_rows_of_ten_classes_are_scored_in_bounded_memory():
-    """100 parts of 100,000 rows: 400 MB of probabilities pass through, the process grows by less than half of that."""
+def test_two_million_rows_of_ten_classes_are_scored_in_bounded_memory():
+    """100 parts of 20,000 rows: 80 MB of probabilities pass through, the process grows by less than half of that."""
     code = """
 import resource, torch
 from bayesemble.metrics import Summary
@@ -116,13 +116,13 @@ generator, summary = torch.Generator().manual_seed(0), Summary()
 size = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 start = size()
 for _ in range(100):
-    probs = torch.rand(100_000, 10, generator=generator) + 0.01
-    labels = torch.randint(10, (100_000,), generator=generator)
+    probs = torch.rand(20_000, 10, generator=generator) + 0.01
+    labels = torch.randint(10, (20_000,), generator=generator)
     summary.update(Predictive.from_probs(probs / probs.sum(1, keepdim=True)), labels)
-assert summary.num_rows == 10_000_000
+assert summary.num_rows == 2_000_000
 scores = summary.compute()
-assert abs(scores["accuracy"] - 0.1) < 0.001, scores
-assert size() - start < 200, size() - start
+assert abs(scores["accuracy"] - 0.1) < 0.001, scores  # 4.7 standard errors
+assert size() - start < 40, size() - start
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -48,15 +48,15 @@ def refresh_manifest(run: Path) -> None:
 
 
 def test_killed_runs_resume_to_the_weights_of_an_undisturbed_run(tmp_path):
-    """40 runs, 24 to be killed at a random moment and 16 at a step of writing; two tries each, not all of which hit."""
-    command = [sys.executable, str(TESTS / "kill_driver.py"), str(tmp_path), "24", "16"]
+    """Killed twice at each of the twelve steps of writing, and six runs at random moments, not all of which hit."""
+    command = [sys.executable, str(TESTS / "kill_driver.py"), str(tmp_path), "6"]
     result = subprocess.run(command, capture_output=True, text=True, env=with_tests_on_path(), timeout=280, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     seen = json.loads(result.stdout.splitlines()[-1])
-    # The test tested something: most kills hit a running child, and several hit a half-written checkpoint.
-    assert seen["killed"] >= 30
-    assert seen["unfinished"] >= 10
-    assert seen["leftovers"] >= 5
+    # The test tested something: kills hit a running child, and more than half of them a half-written checkpoint.
+    assert seen["killed"] >= 24
+    assert seen["unfinished"] >= 12
+    assert seen["leftovers"] >= 14
 
 
 def test_only_the_newest_checkpoint_is_kept(tmp_path):

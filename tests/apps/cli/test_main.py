@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import bayesemble
 from bayesemble.apps.cli import main
 from bayesemble.apps.cli.main import app
+from bayesemble.core.errors import BayesembleError
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -34,44 +35,32 @@ def test_help_comes_within_a_second_and_without_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_every_command_has_help_with_an_example_and_speaks_json():
-    assert "Example: bayesemble" in run("--help").stdout
+def test_every_command_has_help_with_an_example_and_speaks_json(call):
+    assert "Example: bayesemble" in call("--help")[1]
     for command in app.registered_commands:
-        text = run(command.callback.__name__, "--help").stdout
+        text = call(command.callback.__name__, "--help")[1]
         assert "Example: bayesemble" in text, command
         assert "--json" in text, command
 
 
-def test_methods_and_datasets_as_tables_and_as_json():
-    assert "deep_ensemble" in run("methods").stdout
-    assert {row["method"] for row in json.loads(run("methods", "--json").stdout)} == set(bayesemble.METHODS)
-    settings = {row["setting"]: row for row in json.loads(run("methods", "deep_ensemble", "--json").stdout)}
+def test_methods_and_datasets_as_tables_and_as_json(call):
+    assert "deep_ensemble" in call("methods")[1]
+    assert {row["method"] for row in json.loads(call("methods", "--json")[1])} == set(bayesemble.METHODS)
+    settings = {row["setting"]: row for row in json.loads(call("methods", "deep_ensemble", "--json")[1])}
     assert settings["num_members"]["default"] == "5"
     assert all(row["meaning"] for row in settings.values())
-    assert "digits" in run("datasets").stdout
-    assert len(json.loads(run("datasets", "--json").stdout)) == 7
+    assert "digits" in call("datasets")[1]
+    assert len(json.loads(call("datasets", "--json")[1])) == 7
 
 
-def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
-    out = str(tmp_path / "results")
-    options = [
-        "--data",
-        "wine",
-        "--methods",
-        "map,deep_ensemble:bootstrap=true",
-        "--epochs",
-        "2",
-        "--seeds",
-        "2",
-        "--jobs",
-        "1",
-    ]
-    result = run("compare", *options, "--members", "2", "--out", out, COLUMNS="80")
-    assert result.returncode == 0, result.stderr
+def test_compare_prints_a_table_and_where_the_results_are(call, tmp_path):
+    methods = "map,deep_ensemble:bootstrap=true"
+    options = ["--data", "wine", "--methods", methods, "--epochs", "2", "--seeds", "2", "--jobs", "1", "--members", "2"]
+    code, shown, complaints = call("compare", *options, "--out", tmp_path / "results", columns=80)
+    assert code == 0, complaints
     for words in ("accuracy", "NLL", "ECE", "bootstrap=true", "±", "results.json"):
-        assert words in result.stdout
-    assert max(len(line) for line in result.stdout.splitlines() if "results/" not in line) <= 80
-    assert "\x1b" not in result.stdout + result.stderr, "no colours where there is no terminal"
+        assert words in shown
+    assert max(len(line) for line in shown.splitlines() if "results/" not in line) <= 80
     folders = sorted(path.parent.name + "/" + path.name for path in (tmp_path / "results" / "runs").glob("*/*"))
     assert folders == [
         "deep_ensemble-bootstrap=true/seed-0",
@@ -79,8 +68,8 @@ def test_compare_prints_a_table_and_where_the_results_are(tmp_path):
         "map/seed-0",
         "map/seed-1",
     ]
-    again = run("compare", *options, "--members", "2", "--out", out, "--json")
-    assert [row["method"] for row in json.loads(again.stdout)] == ["map", "deep_ensemble:bootstrap=true"]
+    again = call("compare", *options, "--out", tmp_path / "results", "--json")[1]
+    assert [row["method"] for row in json.loads(again)] == ["map", "deep_ensemble:bootstrap=true"]
 
 
 def invoke(*arguments: str) -> Any:
@@ -114,19 +103,19 @@ def test_a_comparison_in_which_nothing_worked_ends_with_an_error_code(tmp_path):
     assert "failed: weight_decay=0.1" in result.stderr
 
 
-def test_predictions_made_elsewhere_are_scored(tmp_path):
+def test_predictions_made_elsewhere_are_scored(call, tmp_path):
     (tmp_path / "own.csv").write_text("p_cat,p_dog,target\n0.9,0.1,cat\n0.2,0.8,dog\n")
     (tmp_path / "other.csv").write_text("p_cat,p_dog\n0.5,0.5\n0.45,0.55\n")
     files = [str(tmp_path / "own.csv"), "--ood", str(tmp_path / "other.csv")]
-    found = json.loads(run("score", *files, "--json").stdout)
+    found = json.loads(call("score", *files, "--json")[1])
     assert found["accuracy"] == 1.0
     assert found["ood_auroc"] == 1.0
-    shown = run("score", *files, COLUMNS="120").stdout
+    shown = call("score", *files, columns=120)[1]
     assert all(name in shown for name in found)
     assert "lower is better" in shown
-    wrong = run("score", str(tmp_path / "missing.csv"))
-    assert wrong.returncode == 1
-    assert "is not a file" in wrong.stderr
+    code, _, complaints = call("score", tmp_path / "missing.csv")
+    assert code == 1
+    assert "is not a file" in complaints
 
 
 def test_the_widest_table_fits_into_eighty_columns():
@@ -159,20 +148,31 @@ def test_the_widest_table_fits_into_eighty_columns():
         (["predict-the-future"], 2, "No such command"),
     ],
 )
-def test_errors_are_one_line_and_an_exit_code(arguments, code, words, tmp_path):
-    extra = ["--out", str(tmp_path)] if arguments[0] == "compare" else []
-    result = run(*arguments, *extra, COLUMNS="200")
-    assert result.returncode == code
-    assert words in result.stderr
+def test_errors_are_one_line_and_an_exit_code(call, arguments, code, words, tmp_path):
+    extra = ["--out", tmp_path] if arguments[0] == "compare" else []
+    found, shown, complaints = call(*arguments, *extra)
+    assert found == code
+    assert words in complaints
+    assert not shown
+
+
+def test_the_process_of_a_command_that_failed_ends_with_its_code(tmp_path):
+    result = run("compare", "--data", "mars", "--out", str(tmp_path))
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: unknown data set 'mars'")
     assert "Traceback" not in result.stderr
+    assert "\x1b" not in result.stderr
 
 
-def test_debug_shows_the_traceback(tmp_path):
-    command = ["compare", "--data", "mars", "--out", str(tmp_path)]
+def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch, tmp_path):
+    command = ["score", str(tmp_path / "missing.csv")]
     for words in (["--debug", *command], [*command, "--debug"]):
-        result = run(*words)
-        assert result.returncode == 1
-        assert "Traceback" in result.stderr
+        monkeypatch.setattr(sys, "argv", ["bayesemble", *words])
+        with pytest.raises(BayesembleError, match="is not a file"):
+            main.main()
+    result = run(*command, "--debug")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
 
 
 def test_an_error_that_is_not_ours_is_one_line_too(monkeypatch, capsys):

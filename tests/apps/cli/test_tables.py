@@ -15,22 +15,6 @@ from bayesemble.data.table_files import read_rows
 QUICK = ["--epochs", "3", "--width", "8", "--depth", "0"]
 
 
-@pytest.fixture
-def call(capsys, monkeypatch):
-    """Run a command in this process: its exit code, what it printed, and what it said on standard error."""
-    monkeypatch.setenv("COLUMNS", "300")
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesemble", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main.main()
-        captured = capsys.readouterr()
-        assert "\x1b" not in captured.out + captured.err, "no colours and no bar where there is no terminal"
-        return end.value.code or 0, captured.out, captured.err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def houses(tmp_path_factory):
     path = tmp_path_factory.mktemp("data") / "houses.csv"
@@ -190,7 +174,7 @@ def test_the_bar_shows_rows_where_there_is_a_terminal(call, run, houses, tmp_pat
 
 def test_control_c_leaves_a_run_that_the_same_command_finishes(call, houses, tmp_path):
     options = [houses, "--target", "price", "--method", "map", "--width", "8", "--batch-size", "4"]
-    options = [*map(str, options), "--epochs", "60", "--patience", "60"]
+    options = [*map(str, options), "--epochs", "30", "--patience", "30"]
     command = [sys.executable, "-m", "bayesemble", "fit", *options, "--out", str(tmp_path / "run")]
 
     def listen():  # what a shell starts in the background ignores Ctrl-C, and so would this

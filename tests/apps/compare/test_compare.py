@@ -184,29 +184,26 @@ def wait_until(holds, seconds=200):
 
 def test_a_killed_comparison_goes_on_to_the_result_of_an_undisturbed_one(tmp_path):
     """Two processes work when the first is killed: they end as well, and what they had finished stays."""
-    methods, broken = "map,deep_ensemble,swag:num_members=1,deep_ensemble:schedule=cosine", tmp_path / "killed"
+    methods, broken = "map,deep_ensemble,swag:num_members=1", tmp_path / "killed"
     command = [sys.executable, "-m", "bayesemble", "compare", "--data", "two_moons", "--methods", methods]
-    command += ["--members", "2", "--epochs", "240", "--seeds", "1", "--jobs", "2", "--out", str(broken)]
+    command += ["--members", "2", "--epochs", "120", "--seeds", "1", "--jobs", "2", "--out", str(broken)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def unfinished():
         folders = [path.parent for path in broken.glob("runs/*/*/checkpoint-*")]
         return [folder for folder in folders if not (folder / "result.json").exists()]
 
-    def has_begun(folder):
-        return "swag" in folder.parent.name or "cosine" in folder.parent.name
-
-    wait_until(lambda: any(has_begun(folder) for folder in unfinished()))  # one of the first two is done by then
+    wait_until(lambda: any("swag" in folder.parent.name for folder in unfinished()))  # one of the others is done then
     workers = children(process.pid)
     process.kill()
     process.wait()
     wait_until(lambda: not any(alive(worker) for worker in workers), seconds=10)
     assert len(workers) >= 2 or not Path("/proc").is_dir()
     finished = {path: path.stat().st_mtime_ns for path in broken.glob("runs/*/*/result.json")}
-    assert 0 < len(finished) < 4, "the kill came in the middle"
+    assert 0 < len(finished) < 3, "the kill came in the middle"
     assert unfinished()
     assert not (broken / "results.json").exists()
-    options = {"members": 2, "epochs": 240, "seeds": 1, "progress": False}
+    options = {"members": 2, "epochs": 120, "seeds": 1, "progress": False}
     resumed = compare("two_moons", methods, out=broken, **options)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished, "finished runs are not repeated"
     undisturbed = compare("two_moons", methods, out=tmp_path / "undisturbed", **options)
@@ -227,12 +224,6 @@ def alive(process):
     with contextlib.suppress(OSError):
         return (process / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
-
-
-def test_side_by_side_gives_the_same_numbers(tmp_path):
-    options = {"members": 2, "epochs": 3, "seeds": 1, "progress": False}
-    one, two = (compare("wine", "map,mc_dropout", jobs=jobs, out=tmp_path / str(jobs), **options) for jobs in (1, 2))
-    assert scores(one) == scores(two)
 
 
 @pytest.mark.parametrize("text", ['{"data": 3}', '{"colour": "red"}', '{"members": true}', '{"rows": "all"}'])
