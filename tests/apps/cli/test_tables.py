@@ -9,7 +9,7 @@ import time
 import pytest
 from rich.console import Console
 
-from bayesemble.apps.cli import main, tables
+from bayesemble.apps.cli import tables
 from bayesemble.data.table_files import read_rows
 
 QUICK = ["--epochs", "3", "--width", "8", "--depth", "0"]
@@ -28,15 +28,6 @@ def run(call, houses, tmp_path):
     code, _, err = call("fit", houses, "--target", "price", "--out", tmp_path / "run", "--num-members", "2", *QUICK)
     assert code == 0, err
     return tmp_path / "run"
-
-
-def test_help_has_an_example_and_needs_no_torch(call):
-    for command in ("fit", "predict", "evaluate", "diagnose"):
-        code, out, _ = call(command, "--help")
-        assert code == 0
-        assert f"Example: bayesemble {command}" in out
-    code = "import sys, bayesemble.apps.cli.tables; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_from_a_table_to_predictions(call, houses, tmp_path):
@@ -141,12 +132,6 @@ def test_wrong_folders_and_files_are_one_line(call, run, houses, tmp_path):
         assert words in err
         assert "Traceback" not in err
     assert call("predict", run)[0] == 2
-
-
-def test_debug_shows_the_traceback(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["bayesemble", "evaluate", str(tmp_path), "--debug"])
-    with pytest.raises(main.BayesembleError):
-        main.main()
 
 
 def test_a_run_is_repeated_from_its_settings_and_flags_win(call, run, tmp_path):

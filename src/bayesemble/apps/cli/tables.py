@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from typer.core import TyperCommand
 
+from bayesemble.apps.cli.printing import AsJson, err, note, out, resumable, say, say_json, say_notes
+
 if TYPE_CHECKING:
     from bayesemble.apps.tables.description import Job
-
-out = Console()
-err = Console(stderr=True)
 
 _FLAGS = "method flags"  # where the parser leaves them
 _NUMBER = re.compile(r"-[0-9.].*")
 _TRAINING = "Training"
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Run = Annotated[Path, typer.Argument(help="Folder of a run, as `fit` made it.")]
 Scored = Annotated[
     Path | None, typer.Argument(help="CSV or Parquet file with targets; by default the rows that `fit` held out.")
@@ -54,14 +50,6 @@ class WithMethodFlags(TyperCommand):
                 flags[name] = left.pop(0) if takes else "true"
         ctx.meta[_FLAGS] = flags
         return super().parse_args(ctx, rest)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands for tables."""
-    app.command(cls=WithMethodFlags)(fit)
-    app.command()(predict)
-    app.command()(evaluate)
-    app.command()(diagnose)
 
 
 def _training(help: str, *names: str) -> Any:
@@ -113,7 +101,7 @@ def fit(
     from bayesemble.apps.tables.run import fit_table
 
     with resumable():
-        run = fit_table(job, folder, progress=True, say=_note)
+        run = fit_table(job, folder, progress=True, say=note)
     found = dict(run.description.evaluation or {})
     if as_json:
         history = run.ensemble.history
@@ -123,10 +111,10 @@ def fit(
             "train_rows": run.schema.num_rows,
             "epochs": len(history),
         }
-        print(json.dumps(result | {"evaluation": found, "notes": list(run.notes)}, indent=2))
+        say_json(result | {"evaluation": found, "notes": list(run.notes)})
     else:
-        _say(found["words"])
-        _say(f"Run: {folder}")
+        say(found["words"])
+        say(f"Run: {folder}")
 
 
 def predict(
@@ -148,13 +136,13 @@ def predict(
         names = [name.strip() for name in keep.split(",") if name.strip()]
         found = predict_table(opened, file, target, level=level, keep=names, on_rows=advance)
     if as_json:
-        print(json.dumps(found, indent=2))
+        say_json(found)
         return
-    _notes(found["notes"])
+    say_notes(found["notes"])
     words = f"Predictions of {found['rows']:,} rows: {target}"
     if found["unlike"]:
         words += f"\n{found['unlike']:,} of them are unlike the training data; the columns `unlike` and `why` say more."
-    _say(words)
+    say(words)
 
 
 def evaluate(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
@@ -166,15 +154,15 @@ def evaluate(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
 
     found = evaluate_table(open_table(run), file)
     if as_json:
-        print(json.dumps(found, indent=2))
+        say_json(found)
         return
-    _notes(found["notes"])
+    say_notes(found["notes"])
     table = Table("score", "value")
     for name, value in found["scores"].items():
         table.add_row(name, f"{value:.4f}")
     if found["scores"]:
         out.print(table)
-    _say(found["words"])
+    say(found["words"])
 
 
 def diagnose(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
@@ -186,11 +174,11 @@ def diagnose(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
 
     diagnosis, found = diagnose_table(open_table(run), file)
     if as_json:
-        print(json.dumps({"members": _members(diagnosis), "evaluation": found}, indent=2))
+        say_json({"members": _members(diagnosis), "evaluation": found})
         return
-    _notes(found["notes"])
+    say_notes(found["notes"])
     about_members = str(diagnosis).splitlines()[:-1]  # the last line has scores of the standardised target
-    _say("\n".join([*about_members, found["words"]]))
+    say("\n".join([*about_members, found["words"]]))
 
 
 def _job(given: dict[str, Any], flags: dict[str, str], config: Path | None) -> Job:
@@ -230,29 +218,6 @@ def _members(diagnosis: Any) -> dict[str, Any]:
         "spread": float(diagnosis.evidence.spread),
         "stacking_gain": diagnosis.stacking_gain,
     }
-
-
-def _say(words: str) -> None:
-    out.print(words, highlight=False, soft_wrap=True, markup=False)
-
-
-@contextmanager
-def resumable() -> Iterator[None]:
-    """Say on Ctrl-C that nothing is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _note("stopped; the same command goes on where this one was interrupted")
-        raise typer.Exit(130) from None
-
-
-def _note(words: str) -> None:
-    err.print(words, style="dim", highlight=False, soft_wrap=True, markup=False)
-
-
-def _notes(notes: Sequence[str]) -> None:
-    for words in notes:
-        _note(f"note: {words}")
 
 
 @contextmanager
