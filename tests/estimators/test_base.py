@@ -34,11 +34,11 @@ def test_scikit_learns_own_checks(estimator, check):
 
 # Of other methods, those checks that meet what is theirs: settings, slots of the state, and how they draw.
 OF_A_METHOD = (
+    estimator_checks.check_estimator_cloneable,
     estimator_checks.check_no_attributes_set_in_init,
-    estimator_checks.check_parameters_default_constructible,
     estimator_checks.check_get_params_invariance,
     estimator_checks.check_set_params,
-    estimator_checks.check_dont_overwrite_attributes,
+    estimator_checks.check_dont_overwrite_parameters,
     estimator_checks.check_estimators_overwrite_params,
     estimator_checks.check_estimators_pickle,
     estimator_checks.check_fit_idempotent,
