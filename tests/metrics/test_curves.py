@@ -140,7 +140,7 @@ def test_bands_by_level_are_the_intervals_in_order_of_place():
         assert torch.equal(bands.low[place], low[order])
         assert torch.equal(bands.high[place], high[order])
     assert torch.equal(bands.mean, predictive.mean[order])
-    assert torch.equal(bands.place, places.sort().values)
+    assert torch.equal(bands.position, places.sort().values)
 
 
 def test_bands_by_deviation_and_their_epistemic_part_have_closed_forms():
@@ -178,7 +178,7 @@ def test_one_of_several_outputs_is_chosen():
     bands = prediction_bands(predictive, targets, output=1)
     column = be.Predictive.from_normal(predictive.means[..., 1], predictive.stds[..., 1])
     expected = prediction_bands(column, targets[:, 1])
-    assert torch.equal(bands.place, expected.place)
+    assert torch.equal(bands.position, expected.position)
     assert torch.allclose(bands.low, expected.low, rtol=0, atol=1e-12)
     along = prediction_bands(predictive, targets[:, 0], output=1)
     assert torch.equal(along.mean, column.mean[targets[:, 0].argsort()])
@@ -191,7 +191,7 @@ def test_bands_that_cannot_be_are_refused():
         prediction_bands(several, targets[:, 0])
     with pytest.raises(be.SettingError, match="output=2"):
         prediction_bands(several, targets, output=2)
-    with pytest.raises(be.DataError, match="one place per row"):
+    with pytest.raises(be.DataError, match="one position per row"):
         prediction_bands(predictive, places[:-1])
     with pytest.raises(be.DataError, match="finite"):
         prediction_bands(predictive, places.log())

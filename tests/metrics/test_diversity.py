@@ -314,9 +314,9 @@ def test_ambiguity_takes_the_squared_error_apart_exactly(weights, outputs, gener
     predictive = random_normals(generator, weights, outputs)
     targets = torch.randn(ROWS, *outputs, generator=generator, dtype=torch.float64)
     parts = ambiguity(predictive, targets)
-    assert parts.ensemble == pytest.approx(parts.members - parts.spread)
+    assert parts.ensemble == pytest.approx(parts.members - parts.variance)
     assert parts.ensemble == pytest.approx(rmse(predictive, targets) ** 2)
-    assert parts.spread == pytest.approx(float(predictive.epistemic.mean()))
+    assert parts.variance == pytest.approx(float(predictive.epistemic.mean()))
     own = [rmse(predictive.member(m), targets) ** 2 for m in range(MEMBERS)]
     assert parts.members == pytest.approx(np.average(own, weights=predictive.weights))
 

@@ -27,7 +27,7 @@ def table(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
 
 def test_periodic_embeddings_are_sines_and_cosines_of_each_frequency():
     with scoped(0):
-        layer = Periodic(2, 3, spread=0.5)
+        layer = Periodic(2, 3, frequency_std=0.5)
     x = torch.tensor([[0.3, -1.2]])
     for column in range(2):
         angles = [2 * math.pi * f * float(x[0, column]) for f in layer.frequencies[column].tolist()]

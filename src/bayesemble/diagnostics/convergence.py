@@ -43,7 +43,7 @@ def rhat(values: Any) -> Tensor:
     """
     draws, shape = _split(values)
     folded = (draws - draws.flatten(0, 1).quantile(0.5, dim=0)).abs()
-    largest = torch.maximum(_plain_rhat(_normal_scores(draws)), _plain_rhat(_normal_scores(folded)))
+    largest = torch.maximum(_plain_rhat(_rank_normalised(draws)), _plain_rhat(_rank_normalised(folded)))
     return largest.reshape(shape)
 
 
@@ -57,12 +57,12 @@ def effective_sample_size(values: Any) -> Tensor:
     Shape: `(chain, draw, ...)` to `(...)`.
     """
     draws, shape = _split(values)
-    scores = _normal_scores(draws)
-    num_chains, num_draws = scores.shape[:2]
+    normal = _rank_normalised(draws)
+    num_chains, num_draws = normal.shape[:2]
     total = num_chains * num_draws
-    inside = _autocovariance(scores).mean(0)
+    inside = _autocovariance(normal).mean(0)
     within = inside[0] * num_draws / (num_draws - 1)
-    overall = inside[0] + scores.mean(1).var(0)
+    overall = inside[0] + normal.mean(1).var(0)
     constant = overall == 0
     correlation = 1 - (within - inside) / torch.where(constant, 1.0, overall)
     correlation[0] = 1.0
@@ -134,10 +134,10 @@ def _split(values: Any) -> tuple[Tensor, torch.Size]:
     return torch.cat([flat[:, :half], flat[:, -half:]]), draws.shape[2:]
 
 
-def _normal_scores(draws: Tensor) -> Tensor:
+def _rank_normalised(draws: Tensor) -> Tensor:
     ranks = torch.from_numpy(rankdata(draws.flatten(0, 1).cpu().numpy(), axis=0))
-    scores = torch.special.ndtri((ranks - 3 / 8) / (len(ranks) + 1 / 4))
-    return scores.reshape(draws.shape)
+    normal = torch.special.ndtri((ranks - 3 / 8) / (len(ranks) + 1 / 4))
+    return normal.reshape(draws.shape)
 
 
 def _plain_rhat(draws: Tensor) -> Tensor:

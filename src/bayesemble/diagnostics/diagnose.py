@@ -42,7 +42,7 @@ class Diagnosis:
         return [
             f"Equal weights cost {found.gap:.3g} nats against Bayes' rule on these {self.num_rows} rows, whose "
             f"posterior has {found.effective_members:.1f} effective members (log likelihoods differ by up to "
-            f"{found.spread:.3g} nats).",
+            f"{found.likelihood_range:.3g} nats).",
             f"The best fixed weights would gain {self.stacking_gain:.2g} nats per row here, at most.",
         ]
 

@@ -200,8 +200,8 @@ def _integral(weights: Tensor, means: Tensor, stds: Tensor, grid: Tensor) -> Ten
 def _height_and_area(weights: Tensor, means: Tensor, stds: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     """D = F - G and B, its integral from minus infinity, at points `(point, row)`."""
     distance = points - means[:, None]
-    scores = distance / (stds[:, None] * math.sqrt(2))
-    below = (torch.erf(scores) + 1) / 2
-    density = (-scores.square()).exp() / math.sqrt(2 * math.pi)
+    standardised = distance / (stds[:, None] * math.sqrt(2))
+    below = (torch.erf(standardised) + 1) / 2
+    density = (-standardised.square()).exp() / math.sqrt(2 * math.pi)
     area = distance * below + stds[:, None] * density
     return torch.tensordot(weights, below, dims=1), torch.tensordot(weights, area, dims=1)

@@ -69,7 +69,7 @@ class Evidence:
         return float(self.log_likelihoods.max()) - self.log_evidence
 
     @property
-    def spread(self) -> float:
+    def likelihood_range(self) -> float:
         """max ll - min ll: equal weights are nearly exact only if this is of the order of 1."""
         return float(self.log_likelihoods.max() - self.log_likelihoods.min())
 

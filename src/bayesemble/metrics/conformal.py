@@ -6,10 +6,11 @@ calibration rows the promise is
 
     level <= P(the truth is inside) <= level + 1 / (n + 1)
 
-where the upper end needs scores without ties. The probability is over calibration and new rows together: it holds on
-average, not for each row, each class, or a given calibration set. The threshold is the ceil((n + 1) level)-th smallest
-score of the calibration rows. Where that is more than n, that is for n < level / (1 - level), no finite threshold keeps
-the promise: sets then hold every class, and intervals are infinite.
+where the upper end needs calibration rows without ties. The probability is over calibration and new rows together: it
+holds on average, not for each row, each class, or a given calibration set. How badly an answer fits a row is its
+nonconformity; the threshold is the ceil((n + 1) level)-th smallest one of the calibration rows. Where that is more than
+n, that is for n < level / (1 - level), no finite threshold keeps the promise: sets then hold every class, and intervals
+are infinite.
 
 Reference: Vovk, Gammerman & Shafer (2005); Papadopoulos et al. (2002); Angelopoulos & Bates (2021), A gentle
 introduction to conformal prediction.
@@ -56,7 +57,7 @@ class ConformalSets:
     """A fitted rule that turns probabilities into sets of classes; made by `fit_sets`."""
 
     threshold: float
-    """Classes with a score at or below belong to the set; infinite where there were too few calibration rows."""
+    """Classes whose nonconformity is at most this are in the set; infinite if there were too few calibration rows."""
     level: float
     kind: str
     penalty: float = 0.0
@@ -64,9 +65,9 @@ class ConformalSets:
 
     def apply(self, predictive: ClassPredictive, generator: torch.Generator) -> PredictionSets:
         """The set of each row. The generator draws one uniform number per row, which "lac" does not need."""
-        return PredictionSets(self.scores(predictive, generator) <= self.threshold)
+        return PredictionSets(self.nonconformity(predictive, generator) <= self.threshold)
 
-    def scores(self, predictive: ClassPredictive, generator: torch.Generator) -> Tensor:
+    def nonconformity(self, predictive: ClassPredictive, generator: torch.Generator) -> Tensor:
         """How unlikely each class looks, `(row, class)`: the larger, the later it enters the set."""
         if predictive.probs.dim() != 2:
             raise DataError(f"sets need one class per row, got probabilities {tuple(predictive.probs.shape)}")
@@ -78,8 +79,8 @@ class ConformalSets:
         uniform = torch.rand(len(probs), 1, generator=generator, dtype=probs.dtype)
         rank = torch.arange(1, probs.shape[-1] + 1)
         before = ordered.cumsum(-1) - ordered
-        scores = before + uniform * ordered + self.penalty * (rank - self.regular_size).clamp_min(0)
-        return torch.empty_like(scores).scatter_(-1, order, scores)
+        nonconformity = before + uniform * ordered + self.penalty * (rank - self.regular_size).clamp_min(0)
+        return torch.empty_like(nonconformity).scatter_(-1, order, nonconformity)
 
 
 def fit_sets(
@@ -93,7 +94,7 @@ def fit_sets(
 ) -> ConformalSets:
     """Fit sets of classes that hold the right label with probability `level`, on calibration rows.
 
-    Scores of class c in a row with probabilities p, where u is uniform on [0, 1] and drawn once per row:
+    Nonconformity of class c in a row with probabilities p, where u is uniform on [0, 1] and drawn once per row:
 
     - "lac": 1 - p_c. The smallest sets on average, but hard rows may be given up in favour of easy ones.
     - "aps": sum of the probabilities larger than p_c, + u p_c. Sets that adapt to how hard a row is, but are large
@@ -123,8 +124,8 @@ def fit_sets(
     else:
         require(penalty is None and regular_size is None, f'penalty and regular_size are of "raps", not of {kind!r}')
         rule = ConformalSets(math.inf, level, kind)
-    scores = rule.scores(predictive, generator).gather(-1, predictive.labels(targets)[:, None])
-    return dataclasses.replace(rule, threshold=float(_conformal_quantile(scores, level)))
+    nonconformity = rule.nonconformity(predictive, generator).gather(-1, predictive.labels(targets)[:, None])
+    return dataclasses.replace(rule, threshold=float(_conformal_quantile(nonconformity, level)))
 
 
 def set_size(sets: PredictionSets) -> float:
@@ -221,7 +222,7 @@ def fit_intervals(predictive: RealPredictive, targets: Any, level: float = 0.9) 
     by a factor instead of an offset, narrow ones are moved too much and wide ones too little. Each of several outputs
     has a correction, and keeps the promise, of its own. See the top of this file for what is promised.
 
-    score = max(a - y, y - b);  [a - correction, b + correction] with the quantile of the scores
+    nonconformity = max(a - y, y - b);  [a - correction, b + correction] with its conformal quantile as correction
 
     Reference: Romano, Patterson & Candès (2019), Conformalized quantile regression.
     """
@@ -238,11 +239,11 @@ def _regularisation(penalty: float | None, regular_size: int | None) -> tuple[fl
     return strength, free
 
 
-def _conformal_quantile(scores: Tensor, level: float) -> Tensor:
-    """The ceil((n + 1) level)-th smallest of n scores along the rows, infinite if there are not so many."""
-    check_finite(scores, "scores")
+def _conformal_quantile(nonconformity: Tensor, level: float) -> Tensor:
+    """The ceil((n + 1) level)-th smallest of n numbers along the rows, infinite if that is more than n."""
+    check_finite(nonconformity, "nonconformity")
     # A hair is taken off, for (n + 1) level may come out just above the whole number that it is.
-    rank = math.ceil((len(scores) + 1) * level - 1e-9)
-    if rank > len(scores):
-        return torch.full_like(scores[0], math.inf)
-    return scores.sort(dim=0).values[rank - 1]
+    rank = math.ceil((len(nonconformity) + 1) * level - 1e-9)
+    if rank > len(nonconformity):
+        return torch.full_like(nonconformity[0], math.inf)
+    return nonconformity.sort(dim=0).values[rank - 1]

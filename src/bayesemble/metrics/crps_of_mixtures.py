@@ -98,12 +98,12 @@ def _integrated_crps(predictive: LocationScalePredictive, values: Tensor) -> Ten
     knots = (means + stds * means.new_tensor(_KNOTS)[:, None, None]).flatten(0, 1)
     knots = torch.cat([knots, values[None]]).sort(dim=0).values
     widths = knots.diff(dim=0)[:, None]
-    places, sizes = [knots[:-1, None] + widths * points], [widths * shares]
+    positions, sizes = [knots[:-1, None] + widths * points], [widths * shares]
     for knot in (knots[0], knots[-1]):
         reach = knot - predictive.mean
-        places.append((knot + reach * points / (1 - points))[None])
+        positions.append((knot + reach * points / (1 - points))[None])
         sizes.append((reach.abs() * shares / (1 - points).square())[None])
-    where = torch.cat(places).flatten(0, 1)
+    where = torch.cat(positions).flatten(0, 1)
     cdf = torch.stack([predictive.cdf(row) for row in where])
     height = torch.where(where < values, cdf, 1 - cdf).square()
     return (torch.cat(sizes).flatten(0, 1) * height).sum(0)
@@ -111,8 +111,8 @@ def _integrated_crps(predictive: LocationScalePredictive, values: Tensor) -> Ten
 
 def _expected_size(mean: Tensor, std: Tensor) -> Tensor:
     """E|X| of a normal X."""
-    score = mean / std.clamp_min(torch.finfo(std.dtype).tiny)
-    return std * math.sqrt(2 / math.pi) * (-score.square() / 2).exp() + mean * torch.erf(score / math.sqrt(2))
+    ratio = mean / std.clamp_min(torch.finfo(std.dtype).tiny)
+    return std * math.sqrt(2 / math.pi) * (-ratio.square() / 2).exp() + mean * torch.erf(ratio / math.sqrt(2))
 
 
 def _expected_difference(weights: Tensor, means: Tensor, stds: Tensor) -> Tensor:

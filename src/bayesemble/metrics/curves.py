@@ -64,7 +64,7 @@ def size_curve(
     sensible = len(sizes) > 0 and all(1 <= size <= len(members) for size in sizes)
     require(sensible, f"sizes lie between 1 and {len(members)}, the members of positive weight; got {list(sizes)}")
     values = [
-        torch.tensor([score(predictive.take(members[place]), targets) for place in chosen], dtype=torch.float64)
+        torch.tensor([score(predictive.take(members[subset]), targets) for subset in chosen], dtype=torch.float64)
         for chosen in (subsets_of(len(members), size, subsets, seed) for size in sizes)
     ]
     return SizeCurve(
@@ -109,12 +109,12 @@ def interval_coverage(predictive: RealPredictive, targets: Any, levels: Sequence
 class Bands:
     """A prediction of numbers along an axis: its mean, bands of doubt around it, and what of them is epistemic.
 
-    Shape: `(row,)`, or `(band, row)` from the narrowest band to the widest. Rows are in rising order of `place`.
+    Shape: `(row,)`, or `(band, row)` from the narrowest band to the widest. Rows are in rising order of `position`.
     """
 
     names: tuple[str, ...]
     """What each band is, "90 %" or "2 std"."""
-    place: Tensor
+    position: Tensor
     """Where the rows stand on the axis: the only input, or the target itself."""
     mean: Tensor
     low: Tensor
@@ -126,7 +126,7 @@ class Bands:
 
 def prediction_bands(
     predictive: RealPredictive,
-    places: Any,
+    positions: Any,
     levels: Sequence[float] = (0.5, 0.9),
     stds: Sequence[float] = (),
     output: int | None = None,
@@ -135,24 +135,24 @@ def prediction_bands(
 
     Args:
         predictive: What was predicted.
-        places: Where each row stands on the axis, `(row,)` or `(row, 1)`: inputs of one column, or targets.
+        positions: Where each row stands on the axis, `(row,)` or `(row, 1)`: inputs of one column, or targets.
         levels: Probabilities of the central intervals.
         stds: Multiples of the standard deviation, in place of levels.
         output: Which output, if there are several.
     """
-    given = torch.atleast_1d(numbers(places, "places"))
-    place = _column(given, output if given.shape[1:].numel() > 1 else None)
-    check_finite(place, "places")
+    given = torch.atleast_1d(numbers(positions, "positions"))
+    position = _column(given, output if given.shape[1:].numel() > 1 else None)
+    check_finite(position, "positions")
     mean, variance, epistemic = (
         _column(values.double(), output) for values in (predictive.mean, predictive.variance, predictive.epistemic)
     )
-    if place.shape != mean.shape:
-        raise DataError(f"one place per row was needed, {len(mean)} of them; got {len(place)}")
+    if position.shape != mean.shape:
+        raise DataError(f"one position per row was needed, {len(mean)} of them; got {len(position)}")
     low, high = _ends(predictive, levels, stds, output)
     share = (epistemic / variance).sqrt().nan_to_num(0.0)  # no variance at all has no epistemic part either
     inner = mean - share * (mean - low[-1]), mean + share * (high[-1] - mean)
-    order = place.argsort(stable=True)
-    row_wise = (values[..., order] for values in (place.double(), mean, low, high, *inner))
+    order = position.argsort(stable=True)
+    row_wise = (values[..., order] for values in (position.double(), mean, low, high, *inner))
     names = [f"{factor:g} std" for factor in sorted(stds)] or [f"{100 * level:g} %" for level in sorted(levels)]
     return Bands(tuple(names), *row_wise)
 
@@ -173,12 +173,12 @@ def _ends(
 def subsets_of(num: int, size: int, limit: int, seed: int) -> list[list[int]]:
     """All subsets of a size of `num` members, or (if there are more) so many different ones."""
     if math.comb(num, size) <= limit:
-        return [list(places) for places in itertools.combinations(range(num), size)]
+        return [list(subset) for subset in itertools.combinations(range(num), size)]
     generator = seeds.generator(seed, "subsets", size)
     chosen: set[tuple[int, ...]] = set()
     while len(chosen) < limit:
         chosen.add(tuple(sorted(torch.randperm(num, generator=generator)[:size].tolist())))
-    return [list(places) for places in sorted(chosen)]
+    return [list(subset) for subset in sorted(chosen)]
 
 
 def _column(values: Tensor, output: int | None) -> Tensor:

@@ -22,13 +22,13 @@ from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, m
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """The squared error of an average, taken apart: `ensemble == members - spread`."""
+    """The squared error of an average, taken apart: `ensemble == members - variance`."""
 
     members: float
     """Mean squared error of the members on their own."""
     ensemble: float
     """Mean squared error of the averaged mean."""
-    spread: float
+    variance: float
     """Mean variance of the members' means around the averaged one: what averaging saves."""
 
 
@@ -205,9 +205,9 @@ def diversity_gain(predictive: Predictive, targets: Any) -> float:
 
 
 def ambiguity(predictive: RealPredictive, targets: Any) -> Ambiguity:
-    """Take the squared error of the averaged mean apart into the members' own error and their spread.
+    """Take the squared error of the averaged mean apart into the members' own error and their variance.
 
-    A large spread is good only as far as it costs the members no accuracy: the two come from the same members, and
+    A large variance is good only as far as it costs the members no accuracy: the two come from the same members, and
     only their difference is the error that is left.
 
     mean (y - f)^2 = sum_m w_m mean (y - f_m)^2 - sum_m w_m mean (f_m - f)^2,  f = sum_m w_m f_m; exact for any targets.
@@ -221,7 +221,7 @@ def ambiguity(predictive: RealPredictive, targets: Any) -> Ambiguity:
     return Ambiguity(
         members=float(weights @ _mean_over_rows((values - means).square())),
         ensemble=float((values - average).square().mean()),
-        spread=float(weights @ _mean_over_rows((means - average).square())),
+        variance=float(weights @ _mean_over_rows((means - average).square())),
     )
 
 

@@ -239,13 +239,13 @@ def fit_spread(predictive: Predictive, targets: Any, level: float | None = None)
     Reference: see `Spread`.
     """
 
-    def spread(point: float) -> LocationScalePredictive:
+    def rescaled(point: float) -> LocationScalePredictive:
         return Spread(math.exp(point)).apply(predictive)
 
     if level is None:
-        return Spread(math.exp(minimum(lambda point: nll(spread(point), targets))))
+        return Spread(math.exp(minimum(lambda point: nll(rescaled(point), targets))))
     check_level(level)
-    return Spread(math.exp(_smallest(lambda point: _hold(spread(point), targets, level))))
+    return Spread(math.exp(_smallest(lambda point: _hold(rescaled(point), targets, level))))
 
 
 def _hold(predictive: LocationScalePredictive, targets: Any, level: float) -> bool:

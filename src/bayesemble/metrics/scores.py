@@ -157,8 +157,8 @@ def match_counts(predictive: PoissonPredictive, targets: Any) -> Tensor:
     values = match_targets(targets, predictive.rates.shape).double()
     wrong = (values < 0) | (values != values.floor())
     if wrong.any():
-        place = wrong.nonzero()[0].tolist()
-        raise DataError(f"targets must be counts 0, 1, 2, ...; row {place[0]} holds {values[tuple(place)].item():g}")
+        index = wrong.nonzero()[0].tolist()
+        raise DataError(f"targets must be counts 0, 1, 2, ...; row {index[0]} holds {values[tuple(index)].item():g}")
     return values
 
 

@@ -24,7 +24,7 @@ from bayesemble.core.settings import require
 EMBEDDINGS = ("periodic", "piecewise", "none")
 _FREQUENCIES = 8  # of each number
 _SIZE = 8  # coordinates that the embedding of a number has
-_SPREAD = 0.2  # standard deviation of the first frequencies, for numbers of standard deviation 1
+_FREQUENCY_STD = 0.2  # standard deviation of the first frequencies, for numbers of standard deviation 1
 _LARGEST = 32  # coordinates that the embedding of a category has, at most
 
 
@@ -54,15 +54,15 @@ class Periodic(nn.Module):
     sin(2 pi f x), cos(2 pi f x)
     """
 
-    def __init__(self, num_columns: int, num_frequencies: int, spread: float) -> None:
+    def __init__(self, num_columns: int, num_frequencies: int, frequency_std: float) -> None:
         super().__init__()
-        self.spread = spread
+        self.frequency_std = frequency_std
         self.frequencies = nn.Parameter(torch.empty(num_columns, num_frequencies))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Normal frequencies."""
-        nn.init.normal_(self.frequencies, std=self.spread)
+        nn.init.normal_(self.frequencies, std=self.frequency_std)
 
     def forward(self, x: Tensor) -> Tensor:
         """Sines, then cosines."""
@@ -185,7 +185,7 @@ def _number_embedding(num_numbers: int, embedding: str, edges: Any) -> nn.Module
     if embedding == "none":
         return None
     if embedding == "periodic":
-        waves = Periodic(num_numbers, _FREQUENCIES, _SPREAD)
+        waves = Periodic(num_numbers, _FREQUENCIES, _FREQUENCY_STD)
         return nn.Sequential(waves, ColumnLinear(num_numbers, 2 * _FREQUENCIES, _SIZE))
     given = as_numbers(edges, "edges").float()
     fits = given.dim() == 2 and len(given) == num_numbers and given.shape[1] >= 2

@@ -71,8 +71,9 @@ class Abstention:
         if self.abstains_always:
             return f"abstains always: no threshold on {self.measure} uncertainty keeps {promise}"
         return (
-            f"answers where {self.measure} uncertainty is below {self.threshold:g}, {self.coverage:.1%} of the "
-            f"validation rows; {self.expected_risk:.2%} of them wrong, and {promise}: the bound is {self.risk_bound:.2%}"
+            f"answers where {self.measure} uncertainty is below {self.threshold:g}, "
+            f"{self.coverage:.1%} of the validation rows; {self.expected_risk:.2%} of them wrong, "
+            f"and {promise}: the bound is {self.risk_bound:.2%}"
         )
 
 

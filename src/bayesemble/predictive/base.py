@@ -127,13 +127,13 @@ class Predictive(ABC):
     def take(self, indices: Sequence[int] | Tensor) -> Self:
         """The prediction of some members alone, whose weights keep their proportions; if all are 0, equal weights."""
         self.need_members("a choice of members")
-        places = torch.as_tensor(indices)
-        inside = (places >= -self.num_members) & (places < self.num_members)
-        if not len(places) or not inside.all():
-            wrong = places[~inside].tolist() or ["none"]
+        chosen = torch.as_tensor(indices)
+        inside = (chosen >= -self.num_members) & (chosen < self.num_members)
+        if not len(chosen) or not inside.all():
+            wrong = chosen[~inside].tolist() or ["none"]
             raise SettingError(f"there are {self.num_members} members, 0 to {self.num_members - 1}, not {wrong[0]}")
-        own: dict[str, Any] = {name: value[places] for name, value in self._member_fields().items()}
-        weights = self.weights[places]
+        own: dict[str, Any] = {name: value[chosen] for name, value in self._member_fields().items()}
+        weights = self.weights[chosen]
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
         return dataclasses.replace(self, weights=weights / weights.sum(), **own)
 

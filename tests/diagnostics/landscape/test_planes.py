@@ -164,7 +164,7 @@ def test_too_few_members_and_odd_settings_are_refused(classes):
         plane(classes.keep([0, 1]), DATA)
     with pytest.raises(be.SettingError, match="as there are 1"):
         radial_plane(classes.keep([0]), DATA)
-    with pytest.raises(be.SettingError, match="3 places"):
+    with pytest.raises(be.SettingError, match="the indices of 3 members"):
         plane(classes, DATA, (0, 1))
     with pytest.raises(be.SettingError, match="resolution"):
         plane(classes, DATA, resolution=1)

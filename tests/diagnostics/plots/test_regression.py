@@ -37,12 +37,12 @@ def test_bands_are_drawn_from_end_to_end_and_their_epistemic_part_apart(kind):
     bands = prediction_bands(predictive, x, **kind)
     ax = plot_bands(bands, data=(x, y), label="one", input_name="Time (s)", target_name="Height (m)")
     mean, *fills = drawn(ax, "method-one")
-    assert np.array_equal(mean.get_xydata(), torch.stack([bands.place, bands.mean], 1))
+    assert np.array_equal(mean.get_xydata(), torch.stack([bands.position, bands.mean], 1))
     lows, highs = [*bands.low, bands.epistemic_low], [*bands.high, bands.epistemic_high]
     assert len(fills) == len(bands.names) + 1
     for fill, low, high in zip(fills, lows, highs, strict=True):
         places, bottom, top = ends(fill)
-        assert np.allclose(places, bands.place)
+        assert np.allclose(places, bands.position)
         assert np.allclose(bottom, low)
         assert np.allclose(top, high)
     assert fills[-1].get_hatch()
@@ -69,8 +69,8 @@ def test_predictions_are_drawn_against_targets_with_bars_of_the_widest_band():
     bands = prediction_bands(predictive.rescale(100, 1), y)
     ax = plot_predictions(bands, label="one", target_name="height (m)")
     points, bars = drawn(ax, "method-one")
-    assert np.array_equal(points.get_xydata(), torch.stack([bands.place, bands.mean], 1))
-    expected = torch.stack([torch.stack([bands.place] * 2, 1), torch.stack([bands.low[-1], bands.high[-1]], 1)], 2)
+    assert np.array_equal(points.get_xydata(), torch.stack([bands.position, bands.mean], 1))
+    expected = torch.stack([torch.stack([bands.position] * 2, 1), torch.stack([bands.low[-1], bands.high[-1]], 1)], 2)
     assert np.array_equal(bars.get_segments(), expected)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("True height (m)", "Predicted height (m)")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one: mean and 90 %"]

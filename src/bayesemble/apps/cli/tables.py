@@ -215,7 +215,7 @@ def _members(diagnosis: Any) -> dict[str, Any]:
         "distinct_weights": len(diagnosis.distinct.by_weights),
         "gap": float(diagnosis.evidence.gap),
         "effective_members": float(diagnosis.evidence.effective_members),
-        "spread": float(diagnosis.evidence.spread),
+        "likelihood_range": float(diagnosis.evidence.likelihood_range),
         "stacking_gain": diagnosis.stacking_gain,
     }
 

@@ -1,4 +1,4 @@
-"""Hidden units have no order: members that differ in their numbering alone are one function in two places.
+"""Hidden units have no order: members that differ in their numbering alone are one function, twice.
 
 Weight matching finds, layer by layer, the renumbering of the hidden units of one network that brings its weights
 nearest to those of another, and goes round until nothing changes:
@@ -51,10 +51,10 @@ def aligned(module: nn.Module, network: Members, to: Members) -> Members:
     other = {name: leaf[0] for name, leaf in to.params.items()}
     for _ in range(_ROUNDS):
         changed = False
-        for place in range(len(layers) - 1):
-            order = _best_order(layers, place, own, other)
+        for index in range(len(layers) - 1):
+            order = _best_order(layers, index, own, other)
             if not torch.equal(order, torch.arange(len(order))):
-                _renumber(layers, place, own, order)
+                _renumber(layers, index, own, order)
                 changed = True
         if not changed:
             break
@@ -65,11 +65,11 @@ def aligned(module: nn.Module, network: Members, to: Members) -> Members:
     return replace(network, params=back(network.params), buffers=back(network.buffers))
 
 
-def _best_order(layers: list[_Layer], place: int, own: Leaves, other: Leaves) -> Tensor:
+def _best_order(layers: list[_Layer], index: int, own: Leaves, other: Leaves) -> Tensor:
     """For each unit of the other network behind a layer, the number of the unit of our own that matches it best."""
-    following = f"{layers[place + 1].linear}.weight"
+    following = f"{layers[index + 1].linear}.weight"
     gains = other[following].double().T @ own[following].double()
-    for name in layers[place].leaves:
+    for name in layers[index].leaves:
         if name in other:  # buffers do not count
             here, there = (leaves[name].double().reshape(len(gains), -1) for leaves in (own, other))
             gains += there @ here.T
@@ -77,10 +77,10 @@ def _best_order(layers: list[_Layer], place: int, own: Leaves, other: Leaves) ->
     return torch.as_tensor(columns)
 
 
-def _renumber(layers: list[_Layer], place: int, own: Leaves, order: Tensor) -> None:
-    for name in layers[place].leaves:
+def _renumber(layers: list[_Layer], index: int, own: Leaves, order: Tensor) -> None:
+    for name in layers[index].leaves:
         own[name] = own[name][order]
-    following = f"{layers[place + 1].linear}.weight"
+    following = f"{layers[index + 1].linear}.weight"
     own[following] = own[following][:, order]
 
 

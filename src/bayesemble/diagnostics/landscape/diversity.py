@@ -79,8 +79,8 @@ def diversity_accuracy(
     Reference: Fort, Hu & Lakshminarayanan (2019).
     """
     require(set(kinds) <= set(KINDS), f"kinds are some of {', '.join(KINDS)}, not {', '.join(kinds)}")
-    members, places = members_of(ensemble), torch.tensor(chosen_members(ensemble, [reference]))
-    own = members.take(places)
+    members, index = members_of(ensemble), torch.tensor(chosen_members(ensemble, [reference]))
+    own = members.take(index)
     probs, labels = mean_probs(ensemble, [own], data)
     others = (members.part(0, reference), members.part(reference + 1, members.num_members))
     parts: dict[str, Iterable[Members]] = {"member": [part for part in others if part.num_members]}

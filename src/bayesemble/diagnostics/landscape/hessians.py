@@ -79,12 +79,12 @@ def sharpness(
     measured = measure.measure(ensemble, [members], data)
     rows = _Rows(ensemble.task, data, members.weights.device)
     values, traces = [], []
-    for place, (params, buffers) in enumerate(members.split()):
+    for index, (params, buffers) in enumerate(members.split()):
         network = Network(ensemble.task, params, buffers, tuple(params))
         with _explained(ensemble.task):
             hessian = _hessian(network, rows)
-            values.append(_eigenvalues(hessian, top, steps, seeds.generator(seed, "member", place, "lanczos")))
-            traces.append(_traces(hessian, samples, seeds.child(seed, "member", place, "trace")))
+            values.append(_eigenvalues(hessian, top, steps, seeds.generator(seed, "member", index, "lanczos")))
+            traces.append(_traces(hessian, samples, seeds.child(seed, "member", index, "trace")))
     trace = torch.stack(traces)
     error = trace.std(1) / math.sqrt(samples) if samples > 1 else torch.full_like(trace[:, 0], math.nan)
     classes = isinstance(ensemble.task.likelihood, Categorical | Bernoulli)

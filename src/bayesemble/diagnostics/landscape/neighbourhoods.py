@@ -139,8 +139,8 @@ def samples(
     draw = _drawer(ensemble, own, member, kind, last)
     each, size = scales.expand(num).tolist(), at_once(own)
     for start in range(0, num, size):
-        places = range(start, min(start + size, num))
-        drawn = [draw(each[i], seeds.generator(seed, "subspace", kind, member, i)) for i in places]
+        numbers = range(start, min(start + size, num))
+        drawn = [draw(each[i], seeds.generator(seed, "subspace", kind, member, i)) for i in numbers]
         yield remeasured(ensemble, _stacked(own, drawn), train)
 
 

@@ -96,8 +96,8 @@ def path(
     require(resolution >= 3, f"a path is measured at both ends and between, got resolution={resolution}")
     if kind != "linear" and train is None:
         raise DataError(f"a {kind} path is trained: pass train=(x, y)")
-    places = measure.chosen_members(ensemble, members)
-    ends = [measure.members_of(ensemble).take(torch.tensor([place])) for place in places]
+    indices = measure.chosen_members(ensemble, members)
+    ends = [measure.members_of(ensemble).take(torch.tensor([index])) for index in indices]
     if align:
         ends[1] = aligned(ensemble.task.module, ends[1], ends[0])
     points = curves.straight(ends[0].params, ends[1].params, 2 if kind == "linear" else bends + 2)
@@ -138,8 +138,8 @@ def _along(
 ) -> Iterator[Members]:
     """The networks at the positions, as many at a time as memory takes."""
     for part in positions.split(measure.at_once(ends[0])):
-        spread = {name: leaf.expand(len(part), *leaf.shape[1:]) for name, leaf in points.items()}
-        made = measure.with_params(ends[0], curves.networks_at(spread, kind, part))
+        points_of_each = {name: leaf.expand(len(part), *leaf.shape[1:]) for name, leaf in points.items()}
+        made = measure.with_params(ends[0], curves.networks_at(points_of_each, kind, part))
         yield measure.remeasured(ensemble, made, train)
 
 

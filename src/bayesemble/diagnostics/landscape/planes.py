@@ -68,7 +68,7 @@ class Plane:
     at_corners: Measured
     """The members themselves, with the batch-norm statistics of their training."""
     members: tuple[int, ...]
-    """Their places in the ensemble."""
+    """Their indices in the ensemble."""
     classes: bool
     """Whether classes are told apart, rather than numbers predicted."""
 
@@ -88,7 +88,7 @@ def plane(
     Args:
         ensemble: Any fitted ensemble with three members.
         data: Rows to measure on, `(x, y)`, a `Dataset` or a `DataLoader`.
-        members: Places of the three members.
+        members: Indices of the three members.
         train: Training data, needed if the network has batch norm: its statistics are measured at every point.
         resolution: Networks along each side of the grid.
         margin: By which share of its width the grid goes beyond the members, on each side.
@@ -132,9 +132,9 @@ def at(basis: Basis, coordinates: Tensor) -> Members:
     return measure.with_params(basis.members, params)
 
 
-def _spanned(members: Members, origin: Leaves, places: tuple[int, int]) -> Basis:
-    """The plane through an origin and the members at two places, by Gram-Schmidt."""
-    first, second = ({n: leaf[place].double() - origin[n] for n, leaf in members.params.items()} for place in places)
+def _spanned(members: Members, origin: Leaves, indices: tuple[int, int]) -> Basis:
+    """The plane through an origin and the members at two indices, by Gram-Schmidt."""
+    first, second = ({n: leaf[index].double() - origin[n] for n, leaf in members.params.items()} for index in indices)
     length, largest = _product(first, first) ** 0.5, max(_product(one, one) for one in (origin, first, second)) ** 0.5
     slope = _product(first, second) / (length**2 or 1.0)
     upright = {n: leaf - slope * first[n] for n, leaf in second.items()}
@@ -158,7 +158,7 @@ def _grid(basis: Basis, resolution: int, margin: float) -> Grid:
 
 
 def _measured(
-    ensemble: Ensemble, data: Any, basis: Basis, places: Sequence[int], grid: Grid, train: Any, progress: Progress
+    ensemble: Ensemble, data: Any, basis: Basis, indices: Sequence[int], grid: Grid, train: Any, progress: Progress
 ) -> Plane:
     """Measure the members, then the networks of a grid row by row, as many at a time as memory takes."""
     x, y = grid
@@ -174,23 +174,24 @@ def _measured(
                 progress(done, len(points))
 
     found = measure.measure(ensemble, parts(), data, references=basis.members)
-    num, shape = len(places), (len(y), len(x))
+    num, shape = len(indices), (len(y), len(x))
     loss, error = found.loss[num:].reshape(shape), found.error[num:].reshape(shape)
     difference = found.difference[num:].reshape(*shape, num)
     corners = Measured(found.loss[:num], found.error[:num], found.difference[:num])
     classes = isinstance(ensemble.task.likelihood, Categorical | Bernoulli)
-    return Plane(x, y, loss, error, difference, basis.corners, corners, tuple(places), classes)
+    return Plane(x, y, loss, error, difference, basis.corners, corners, tuple(indices), classes)
 
 
-def _chosen(ensemble: Ensemble, places: Sequence[int], num: int, wish: str) -> Members:
+def _chosen(ensemble: Ensemble, indices: Sequence[int], num: int, wish: str) -> Members:
     """The members that span a plane, after checking that networks can lie between them."""
     have = ensemble.num_members
-    right = len(places) == num and all(0 <= place < have for place in places)
-    require(right, f"{wish} needs {num} places from 0 to {have - 1}, as there are {have}; got {tuple(places)}")
-    members = measure.members_of(ensemble).take(torch.as_tensor(list(places)))
+    right = len(indices) == num and all(0 <= index < have for index in indices)
+    given = tuple(indices)
+    require(right, f"{wish} needs the indices of {num} members, 0 to {have - 1}, as there are {have}; got {given}")
+    members = measure.members_of(ensemble).take(torch.as_tensor(list(indices)))
     fixed = {n: members.buffers[n] for n in members.buffers.keys() - batch_norm.norm_buffers(ensemble.task.module)}
     apart = sorted(n for n, leaf in fixed.items() if not torch.equal(leaf, leaf[:1].expand_as(leaf)))
-    require(not apart, f"members {tuple(places)} differ in {apart}, which are not trained; choose some that share them")
+    require(not apart, f"members {given} differ in {apart}, which are not trained; choose some that share them")
     return members
 
 

@@ -86,8 +86,8 @@ def _networks(
 def _left_out(module: nn.Module, networks: Members, norms: bool) -> list[str]:
     """Names of the parameters that do not count in the cosine."""
     of_likelihood = [name for name in networks.params if name.startswith(OF_LIKELIHOOD)]
-    layers = {} if norms else {place: one for place, one in module.named_modules() if isinstance(one, NORM_LAYERS)}
-    owned = {f"{place}.{name}" for place, one in layers.items() for name, _ in one.named_parameters(recurse=False)}
+    layers = {} if norms else {path: layer for path, layer in module.named_modules() if isinstance(layer, NORM_LAYERS)}
+    owned = {f"{path}.{name}" for path, layer in layers.items() for name, _ in layer.named_parameters(recurse=False)}
     return of_likelihood + [name for name in networks.params if name in owned]
 
 

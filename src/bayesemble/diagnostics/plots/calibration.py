@@ -91,14 +91,14 @@ def plot_pit(
         label: Name of the method.
         color: Its colour; None takes the next one.
     """
-    places = as_array(values)
-    sensible = places.size > 0 and bool(((places >= 0) & (places <= 1)).all())
+    shares = as_array(values)
+    sensible = shares.size > 0 and bool(((shares >= 0) & (shares <= 1)).all())
     require(sensible, "PIT values are probabilities in [0, 1], at least one of them; see bayesemble.metrics.pit")
     ax = new_axes(ax)
     group, color = method_look(ax, label, color)
     if not is_drawn(ax, "reference"):
         mark("reference", [ax.axhline(1.0, color=GREY, linestyle=":", linewidth=1)])
-    heights, edges = np.histogram(places, bins=bins, range=(0.0, 1.0), density=True)
+    heights, edges = np.histogram(shares, bins=bins, range=(0.0, 1.0), density=True)
     fill = ax.stairs(heights, edges, fill=True, color=color, alpha=0.15)
     outline = ax.stairs(heights, edges, color=color, linewidth=1.5, label=label)
     mark(group, [fill, outline])

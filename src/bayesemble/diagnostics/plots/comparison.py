@@ -75,11 +75,11 @@ def plot_scores(
     names = [row["method"] for row in ordered]
     ax.set_yticks(range(len(names)), labels=names)
     ax.set_ylim(len(names) - 0.5, -0.5)
-    for place, (row, tick) in enumerate(zip(ordered, ax.get_yticklabels(), strict=True)):
+    for position, (row, tick) in enumerate(zip(ordered, ax.get_yticklabels(), strict=True)):
         mean, error, look = row[score]["mean"], row[score]["error"], looks[row["method"]]
-        drawn: list[Artist] = [*ax.plot([mean], [place], marker="o", linestyle="", color=look), tick]
+        drawn: list[Artist] = [*ax.plot([mean], [position], marker="o", linestyle="", color=look), tick]
         if error is not None:
-            drawn.append(ax.hlines(place, mean - error, mean + error, color=look))
+            drawn.append(ax.hlines(position, mean - error, mean + error, color=look))
         mark(f"method-{row['method']}", drawn)
     ax.set(xlabel=quantity or score)
     return ax

@@ -33,8 +33,8 @@ def plot_gallery(images: Any, words: Sequence[str], ax: Axes | None = None, *, c
     ax = new_axes(ax, width=1.2 * columns, height=1.5 * rows)
     height, width = shades.shape[1:3]
     step_down, step_right = 1.35 * height, 1.12 * width
-    for place, (shade, text) in enumerate(zip(shades, words, strict=True)):
-        left, top = (place % columns) * step_right, (place // columns) * step_down
+    for index, (shade, text) in enumerate(zip(shades, words, strict=True)):
+        left, top = (index % columns) * step_right, (index // columns) * step_down
         ax.imshow(shade, cmap="gray", vmin=0, vmax=1, extent=(left, left + width, top + height, top))
         ax.text(left + width / 2, top + 1.04 * height, text, ha="center", va="top", fontsize="small")
     ax.set(xlim=(0, columns * step_right - 0.12 * width), ylim=(rows * step_down, 0))

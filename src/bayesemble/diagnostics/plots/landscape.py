@@ -27,7 +27,7 @@ _INK = "#111111"  # on white marks, whatever the colour of the page
 def plot_plane(
     result: Plane, ax: Axes | None = None, what: Literal["loss", "error", "difference"] = "loss", reference: int = 0
 ) -> Axes:
-    """Draw loss, error or difference over a plane, with its members marked by their places in the ensemble.
+    """Draw loss, error or difference over a plane, with its members marked by their numbers in the ensemble.
 
     Far from the members losses are so large that nothing else could be seen: what has no bound is clipped at its 90%
     quantile over the grid, or at the largest value of a member if that is more; the colour bar says so.
@@ -80,8 +80,8 @@ def _label(result: Plane, what: str, reference: int) -> str:
 def _mark_members(axes: Axes, result: Plane) -> None:
     x, y = result.corners.T.tolist()
     axes.scatter(x, y, s=140, color="white", edgecolors=_INK, zorder=3)
-    for across, up, place in zip(x, y, result.members, strict=True):
-        axes.annotate(str(place), (across, up), ha="center", va="center", color=_INK, fontsize=8, zorder=4)
+    for across, up, member in zip(x, y, result.members, strict=True):
+        axes.annotate(str(member), (across, up), ha="center", va="center", color=_INK, fontsize=8, zorder=4)
     if len(result.members) == 2:
         axes.scatter([0.0], [0.0], marker="+", s=80, color="white", zorder=3)
         axes.annotate("origin", (0.0, 0.0), (6, 6), textcoords="offset points", color="white", fontsize=8, zorder=4)
@@ -119,12 +119,12 @@ def plot_path(
 
 
 def plot_sharpness(result: Sharpness, ax: Axes | None = None) -> Axes:
-    """Draw the largest Hessian eigenvalue of each member against its error, numbered by its place in the ensemble."""
+    """Draw the largest Hessian eigenvalue of each member against its error, numbered as in the ensemble."""
     axes = new_axes(ax)
     errors, sharpest = result.error.tolist(), result.eigenvalues[:, 0].tolist()
     axes.scatter(errors, sharpest, color=colour(0))
-    for place, point in enumerate(zip(errors, sharpest, strict=True)):
-        axes.annotate(str(place), point, (5, 4), textcoords="offset points", fontsize=8)
+    for member, point in enumerate(zip(errors, sharpest, strict=True)):
+        axes.annotate(str(member), point, (5, 4), textcoords="offset points", fontsize=8)
     axes.set_xlabel("share of wrong classes" if result.classes else "root mean squared error")
     axes.set_ylabel("largest eigenvalue of the Hessian")
     return axes

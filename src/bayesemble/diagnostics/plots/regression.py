@@ -36,7 +36,7 @@ def plot_bands(
     """Draw a prediction along its only input: the mean, bands of doubt, and hatched their epistemic part.
 
     Args:
-        bands: The result of `bayesemble.metrics.curves.prediction_bands` with the inputs as places.
+        bands: The result of `bayesemble.metrics.curves.prediction_bands` with the inputs as positions.
         ax: Axes to draw on; None makes new ones.
         data: Points `(x, y)`, drawn once for all methods.
         input_name: What the input is, with its unit.
@@ -46,14 +46,14 @@ def plot_bands(
     """
     ax = new_axes(ax)
     group, color = method_look(ax, label, color)
-    place, mean = as_array(bands.place), as_array(bands.mean)
-    drawn: list[Artist] = [*ax.plot(place, mean, color=color, linewidth=1.8, label=entry(label, "mean"))]
+    position, mean = as_array(bands.position), as_array(bands.mean)
+    drawn: list[Artist] = [*ax.plot(position, mean, color=color, linewidth=1.8, label=entry(label, "mean"))]
     for number, (name, low, high) in enumerate(
         zip(bands.names, as_array(bands.low), as_array(bands.high), strict=True)
     ):
         opacity, words = 0.4 * (1 - number / len(bands.names)), entry(label, name)
-        drawn.append(ax.fill_between(place, low, high, color=color, alpha=opacity, linewidth=0, label=words))
-    inner = ax.fill_between(place, as_array(bands.epistemic_low), as_array(bands.epistemic_high))
+        drawn.append(ax.fill_between(position, low, high, color=color, alpha=opacity, linewidth=0, label=words))
+    inner = ax.fill_between(position, as_array(bands.epistemic_low), as_array(bands.epistemic_high))
     inner.set(facecolor="none", edgecolor=color, linestyle="--", linewidth=0.8, hatch="////", alpha=0.5)
     inner.set_label(entry(label, "epistemic part"))
     drawn.append(inner)
@@ -77,7 +77,7 @@ def plot_predictions(
     """Draw predicted against true values: the mean, and a bar from end to end of the widest band.
 
     Args:
-        bands: The result of `bayesemble.metrics.curves.prediction_bands` with the targets as places.
+        bands: The result of `bayesemble.metrics.curves.prediction_bands` with the targets as positions.
         ax: Axes to draw on; None makes new ones.
         target_name: What the target is, with its unit.
         label: Name of the method.
@@ -85,12 +85,12 @@ def plot_predictions(
     """
     ax = new_axes(ax)
     group, color = method_look(ax, label, color)
-    place, mean = as_array(bands.place), as_array(bands.mean)
-    draw_diagonal(ax, float(place[0]))
+    position, mean = as_array(bands.position), as_array(bands.mean)
+    draw_diagonal(ax, float(position[0]))
     words = entry(label, f"mean and {bands.names[-1]}")
-    points = ax.plot(place, mean, linestyle="", marker="o", markersize=3, color=color, label=words)
+    points = ax.plot(position, mean, linestyle="", marker="o", markersize=3, color=color, label=words)
     # Not error bars: the mean of a skewed mixture can lie outside its own central interval.
-    bars = ax.vlines(place, as_array(bands.low)[-1], as_array(bands.high)[-1], color=color, alpha=0.4, linewidth=1)
+    bars = ax.vlines(position, as_array(bands.low)[-1], as_array(bands.high)[-1], color=color, alpha=0.4, linewidth=1)
     mark(group, [*points, bars])
     ax.set(xlabel=f"True {target_name}", ylabel=f"Predicted {target_name}")
     draw_legend(ax, "upper left")

@@ -95,12 +95,12 @@ def entry(label: str | None, part: str) -> str:
     return part if label is None else f"{label}: {part}"
 
 
-def draw_legend(ax: Axes, place: str = "best") -> None:
+def draw_legend(ax: Axes, location: str = "best") -> None:
     """Draw the legend anew, if anything has a name; each entry belongs to the method it names."""
     handles, _ = ax.get_legend_handles_labels()
     if not handles:
         return
-    look: dict[str, Any] = {"loc": place, "frameon": False, "fontsize": "small"}
+    look: dict[str, Any] = {"loc": location, "frameon": False, "fontsize": "small"}
     legend = ax.legend(**look)
     for handle, icon, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
         first: Any = handle[0] if isinstance(handle, tuple) else handle  # bars come as one tuple

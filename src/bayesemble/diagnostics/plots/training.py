@@ -116,12 +116,12 @@ def plot_weights(
     )
     ax = new_axes(ax)
     group, _ = method_look(ax, label, color)
-    width, places = 0.8 / len(values), np.arange(sizes.pop())
+    width, positions = 0.8 / len(values), np.arange(sizes.pop())
     for number, (name, some) in enumerate(values.items()):
         look = colour(number) if color is None else color
         opacity = 1.0 if color is None else 1 - 0.7 * number / len(values)
         offset = (number - (len(values) - 1) / 2) * width
-        bars = ax.bar(places + offset, some, width, color=look, alpha=opacity, label=entry(label, name))
+        bars = ax.bar(positions + offset, some, width, color=look, alpha=opacity, label=entry(label, name))
         mark(group, bars)
     whole_ticks(ax)
     ax.set(xlabel="Member", ylabel="Weight (share)")

@@ -27,7 +27,7 @@ def plot_entropy(
     label: str | None = None,
     color: str | None = None,
 ) -> Axes:
-    """Draw how doubt is spread over rows: filled for known data, dashed for foreign data. Apart is better.
+    """Draw how uncertainty is distributed over rows: filled for known data, dashed for foreign data. Apart is better.
 
     Args:
         known: Uncertainty of rows like those trained on, as `Predictive.uncertainty` gives it.
