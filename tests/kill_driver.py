@@ -72,7 +72,7 @@ def die_at_call(number: int) -> None:
     checkpoint.save_file = half_written
     os.fsync = counting(os.fsync)
     os.unlink = counting(os.unlink)
-    Path.rename = counting(Path.rename)
+    Path.replace = counting(Path.replace)
 
 
 def run_child(folder: Path, delay: float | None = None, call: int | None = None) -> bool:

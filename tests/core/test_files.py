@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesemble.core.files import write_json, write_text
+from bayesemble.core.files import replacing, write_json, write_text
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
@@ -58,3 +58,29 @@ def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space left"):
         write_text(path, "new")
     assert path.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["a.txt"], "and no trace of the new one"
+
+
+def test_a_folder_is_flushed_file_by_file_before_it_gets_its_name(tmp_path, monkeypatch):
+    done, flush = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append(os.fstat(handle).st_size), flush(handle)))
+    with replacing(tmp_path / "folder") as temporary:
+        temporary.mkdir()
+        (temporary / "a").write_bytes(b"12345")
+        (temporary / "b").write_bytes(b"1234567")
+        assert not (tmp_path / "folder").exists()
+    assert sorted(done[:2]) == [5, 7]
+    assert len(done) == 3, "the names in it as well"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "b", "folder"]
+
+
+def test_an_error_leaves_no_half_written_folder(tmp_path):
+    def half_way():
+        with replacing(tmp_path / "folder") as temporary:
+            temporary.mkdir()
+            (temporary / "a").write_bytes(b"12345")
+            raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError, match="half-way"):
+        half_way()
+    assert not list(tmp_path.iterdir())

@@ -67,18 +67,18 @@ def test_only_the_newest_checkpoint_is_kept(tmp_path):
 
 def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, monkeypatch):
     """Every file and their folder are flushed before the rename, and the root after it; then the older ones go."""
-    done, flush, rename, remove = [], os.fsync, Path.rename, shutil.rmtree
+    done, flush, replace, remove = [], os.fsync, Path.replace, shutil.rmtree
 
     def name_of(handle: int) -> str:
         return Path(os.readlink(f"/proc/self/fd/{handle}")).name
 
     monkeypatch.setattr(os, "fsync", lambda handle: (done.append(("flush", name_of(handle))), flush(handle)))
-    monkeypatch.setattr(Path, "rename", lambda old, new: (done.append(("rename", new.name)), rename(old, new))[1])
+    monkeypatch.setattr(Path, "replace", lambda old, new: (done.append(("rename", new.name)), replace(old, new))[1])
     monkeypatch.setattr(shutil, "rmtree", lambda path: (done.append(("remove", Path(path).name)), remove(path)))
     quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, epochs=2)
     for number in (1, 2):
         end = done.index(("rename", f"checkpoint-00000{number}"))
-        writing = f".writing-00000{number}"
+        writing = f".writing-checkpoint-00000{number}-{os.getpid()}"
         assert set(done[end - 5 : end]) == {("flush", name) for name in (*FILES, writing)}
         assert done[end - 1] == ("flush", writing)
         assert done[end + 1] == ("flush", tmp_path.name)
@@ -86,8 +86,8 @@ def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, mon
 
 
 def test_leftovers_of_a_killed_write_are_cleaned_up(run):
-    (run / ".writing-000007").mkdir()
-    (run / ".writing-000007" / TENSORS).write_bytes(b"half")
+    (run / ".writing-checkpoint-000007-1").mkdir()
+    (run / ".writing-checkpoint-000007-1" / TENSORS).write_bytes(b"half")
     be.load(run, small_mlp).save(run)
     assert [path.name for path in run.iterdir()] == ["checkpoint-000002"]
 

@@ -1,23 +1,51 @@
-"""Files that appear whole or not at all: written under another name, flushed to disk, and renamed."""
+"""Files and folders that appear whole or not at all: written under another name, flushed to disk, and renamed."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+WRITING = ".writing-"
+"""How the names of files and folders begin that are not whole yet."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a name to write a file or a folder under; at the end it is flushed to disk and takes the place of `path`.
+
+    A killed process leaves all of the new or all of the old; after an error the old is there and nothing beside it.
+    """
+    temporary = path.with_name(f"{WRITING}{path.name}-{os.getpid()}")
+    try:
+        yield temporary
+        for written in (*(temporary.iterdir() if temporary.is_dir() else ()), temporary):
+            flush(written)
+        temporary.replace(path)
+    except BaseException:
+        shutil.rmtree(temporary) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Wait until a file, or the list of names in a folder, is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text; a killed process leaves all of it or what was there before."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    """Write a text, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON in the same way."""
+    """Write JSON, whole or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from bayesemble.core.errors import DataError
+from bayesemble.core.files import replacing
 from bayesemble.data.table_files import as_text, check_header, find_arrow, is_parquet
 
 
@@ -23,17 +23,12 @@ def write_rows(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[
     """
     place = Path(path)
     names = check_header(place, header)
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
+    write = _write_parquet if is_parquet(place) else _write_csv
     try:
-        with temporary.open("wb") as file:
-            (_write_parquet if is_parquet(place) else _write_csv)(place, file, names, _checked(place, names, rows))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(place)
+        with replacing(place) as temporary, temporary.open("wb") as file:
+            write(place, file, names, _checked(place, names, rows))
     except (OSError, UnicodeError) as error:
         raise DataError(f"{place} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _checked(path: Path, names: list[str], rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:

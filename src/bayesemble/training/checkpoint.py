@@ -25,11 +25,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bayesemble.core.errors import CheckpointError
+from bayesemble.core.files import WRITING, flush, replacing
 from bayesemble.core.members import Members, State
 
 RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.jsonl", "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
-_TEMPORARY = ".writing-"
 
 Row = dict[str, Any]
 
@@ -57,7 +57,7 @@ def exists(folder: str | Path) -> bool:
 def tidy(folder: str | Path) -> None:
     """Remove what a killed run may have left: half-written checkpoints, and finished ones that are not the newest."""
     root = Path(folder)
-    for leftover in [*root.glob(f"{_TEMPORARY}*"), *_all(root)[:-1]]:
+    for leftover in [*root.glob(f"{WRITING}checkpoint-*"), *_all(root)[:-1]]:
         shutil.rmtree(leftover)
 
 
@@ -68,11 +68,10 @@ def write(folder: str | Path, checkpoint: Checkpoint) -> None:
     tidy(root)
     newest = _newest(root)
     number = 1 if newest is None else _number(newest) + 1
-    temporary = root / f"{_TEMPORARY}{number:06d}"
-    temporary.mkdir()
-    _write_files(temporary, checkpoint)
-    temporary.rename(root / f"checkpoint-{number:06d}")
-    _flush(root)
+    with replacing(root / f"checkpoint-{number:06d}") as temporary:
+        temporary.mkdir()
+        _write_files(temporary, checkpoint)
+    flush(root)
     tidy(root)
 
 
@@ -110,9 +109,6 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     os.chmod(folder / TENSORS, (folder / RUN).stat().st_mode)  # save_file ignores the umask
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
     (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
-    for name in (*_FILES, MANIFEST):
-        _flush(folder / name)
-    _flush(folder)
 
 
 _FILES = (RUN, TENSORS, HISTORY)
@@ -193,11 +189,3 @@ def _number(place: Path) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from bayesemble.core.errors import CheckpointError
+from bayesemble.core.files import replacing
 from bayesemble.core.members import Members
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
@@ -46,10 +47,9 @@ class Recording:
         self.folder.mkdir(parents=True, exist_ok=True)
         groups = {"params": members.params, "buffers": members.buffers, "": {"weights": members.weights}}
         leaves = {f"{group}/{name}": leaf for group, own in groups.items() for name, leaf in own.items()}
-        temporary = self._path(epoch).with_suffix(".writing")
         shared = dict.fromkeys(members.shared, "shared")
-        save_file({name: leaf.detach().cpu().contiguous() for name, leaf in leaves.items()}, temporary, shared)
-        temporary.rename(self._path(epoch))
+        with replacing(self._path(epoch)) as temporary:
+            save_file({name: leaf.detach().cpu().contiguous() for name, leaf in leaves.items()}, temporary, shared)
 
     def members(self, epoch: int) -> Members:
         """The members after an epoch."""
