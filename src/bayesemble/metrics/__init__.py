@@ -1,179 +1,80 @@
 """How good it is: pure functions of a predictive distribution and the targets."""
 
-from bayesemble.metrics.calibration import (
-    QuantileCalibration,
-    Reliability,
-    adaptive_calibration_error,
-    classwise_calibration_error,
-    debiased_calibration_error,
-    expected_calibration_error,
-    maximum_calibration_error,
-    pit,
-    quantile_calibration,
-    quantile_calibration_error,
-    reliability,
-    root_mean_square_calibration_error,
-)
-from bayesemble.metrics.conformal import (
-    ConformalIntervals,
-    ConformalSets,
-    Intervals,
-    PredictionSets,
-    SizeStrata,
-    coverage_by_size,
-    fit_intervals,
-    fit_sets,
-    set_coverage,
-    set_size,
-    size_stratified_coverage,
-)
-from bayesemble.metrics.corruption import (
-    CorruptionTable,
-    corruption_error,
-    corruption_table,
-    mean_corruption_error,
-    relative_corruption_error,
-    relative_mean_corruption_error,
-)
-from bayesemble.metrics.crps_of_mixtures import crps
-from bayesemble.metrics.curves import (
-    Bands,
-    IntervalCoverage,
-    SizeCurve,
-    interval_coverage,
-    prediction_bands,
-    size_curve,
-)
-from bayesemble.metrics.diversity import (
-    Ambiguity,
-    ambiguity,
-    disagreement,
-    disagreement_matrix,
-    diversity_gain,
-    effective_members,
-    error_correlation,
-    jensen_shannon,
-    jensen_shannon_matrix,
-    kl_matrix,
-    weight_cosine,
-)
-from bayesemble.metrics.recalibration import (
-    Isotonic,
-    Spread,
-    Temperature,
-    fit_isotonic,
-    fit_spread,
-    fit_temperature,
-)
-from bayesemble.metrics.scores import (
-    accuracy,
-    brier,
-    coverage,
-    interval_score,
-    log_predictive_density,
-    mae,
-    nll,
-    pinball,
-    rmse,
-    sharpness,
-    top_k_accuracy,
-)
-from bayesemble.metrics.selective import (
-    ConfidenceCurve,
-    RiskCoverage,
-    accuracy_against_confidence,
-    aurc,
-    disagreement_ratio,
-    entropy_ratio,
-    excess_aurc,
-    ood_aupr,
-    ood_auroc,
-    ood_fpr95,
-    ood_table,
-    risk_coverage,
-)
-from bayesemble.metrics.summary import (
-    Summary,
-    summarise,
-)
-
-__all__ = [
-    "Ambiguity",
-    "Bands",
-    "ConfidenceCurve",
-    "ConformalIntervals",
-    "ConformalSets",
-    "CorruptionTable",
-    "IntervalCoverage",
-    "Intervals",
-    "Isotonic",
-    "PredictionSets",
-    "QuantileCalibration",
-    "Reliability",
-    "RiskCoverage",
-    "SizeCurve",
-    "SizeStrata",
-    "Spread",
-    "Summary",
-    "Temperature",
-    "accuracy",
-    "accuracy_against_confidence",
-    "adaptive_calibration_error",
-    "ambiguity",
-    "aurc",
-    "brier",
-    "classwise_calibration_error",
-    "corruption_error",
-    "corruption_table",
-    "coverage",
-    "coverage_by_size",
-    "crps",
-    "debiased_calibration_error",
-    "disagreement",
-    "disagreement_matrix",
-    "disagreement_ratio",
-    "diversity_gain",
-    "effective_members",
-    "entropy_ratio",
-    "error_correlation",
-    "excess_aurc",
-    "expected_calibration_error",
-    "fit_intervals",
-    "fit_isotonic",
-    "fit_sets",
-    "fit_spread",
-    "fit_temperature",
-    "interval_coverage",
-    "interval_score",
-    "jensen_shannon",
-    "jensen_shannon_matrix",
-    "kl_matrix",
-    "log_predictive_density",
-    "mae",
-    "maximum_calibration_error",
-    "mean_corruption_error",
-    "nll",
-    "ood_aupr",
-    "ood_auroc",
-    "ood_fpr95",
-    "ood_table",
-    "pinball",
-    "pit",
-    "prediction_bands",
-    "quantile_calibration",
-    "quantile_calibration_error",
-    "relative_corruption_error",
-    "relative_mean_corruption_error",
-    "reliability",
-    "risk_coverage",
-    "rmse",
-    "root_mean_square_calibration_error",
-    "set_coverage",
-    "set_size",
-    "sharpness",
-    "size_curve",
-    "size_stratified_coverage",
-    "summarise",
-    "top_k_accuracy",
-    "weight_cosine",
-]
+from bayesemble.metrics.calibration import QuantileCalibration as QuantileCalibration
+from bayesemble.metrics.calibration import Reliability as Reliability
+from bayesemble.metrics.calibration import adaptive_calibration_error as adaptive_calibration_error
+from bayesemble.metrics.calibration import classwise_calibration_error as classwise_calibration_error
+from bayesemble.metrics.calibration import debiased_calibration_error as debiased_calibration_error
+from bayesemble.metrics.calibration import expected_calibration_error as expected_calibration_error
+from bayesemble.metrics.calibration import maximum_calibration_error as maximum_calibration_error
+from bayesemble.metrics.calibration import pit as pit
+from bayesemble.metrics.calibration import quantile_calibration as quantile_calibration
+from bayesemble.metrics.calibration import quantile_calibration_error as quantile_calibration_error
+from bayesemble.metrics.calibration import reliability as reliability
+from bayesemble.metrics.calibration import root_mean_square_calibration_error as root_mean_square_calibration_error
+from bayesemble.metrics.conformal import ConformalIntervals as ConformalIntervals
+from bayesemble.metrics.conformal import ConformalSets as ConformalSets
+from bayesemble.metrics.conformal import Intervals as Intervals
+from bayesemble.metrics.conformal import PredictionSets as PredictionSets
+from bayesemble.metrics.conformal import SizeStrata as SizeStrata
+from bayesemble.metrics.conformal import coverage_by_size as coverage_by_size
+from bayesemble.metrics.conformal import fit_intervals as fit_intervals
+from bayesemble.metrics.conformal import fit_sets as fit_sets
+from bayesemble.metrics.conformal import set_coverage as set_coverage
+from bayesemble.metrics.conformal import set_size as set_size
+from bayesemble.metrics.conformal import size_stratified_coverage as size_stratified_coverage
+from bayesemble.metrics.corruption import CorruptionTable as CorruptionTable
+from bayesemble.metrics.corruption import corruption_error as corruption_error
+from bayesemble.metrics.corruption import corruption_table as corruption_table
+from bayesemble.metrics.corruption import mean_corruption_error as mean_corruption_error
+from bayesemble.metrics.corruption import relative_corruption_error as relative_corruption_error
+from bayesemble.metrics.corruption import relative_mean_corruption_error as relative_mean_corruption_error
+from bayesemble.metrics.crps_of_mixtures import crps as crps
+from bayesemble.metrics.curves import Bands as Bands
+from bayesemble.metrics.curves import IntervalCoverage as IntervalCoverage
+from bayesemble.metrics.curves import SizeCurve as SizeCurve
+from bayesemble.metrics.curves import interval_coverage as interval_coverage
+from bayesemble.metrics.curves import prediction_bands as prediction_bands
+from bayesemble.metrics.curves import size_curve as size_curve
+from bayesemble.metrics.diversity import Ambiguity as Ambiguity
+from bayesemble.metrics.diversity import ambiguity as ambiguity
+from bayesemble.metrics.diversity import disagreement as disagreement
+from bayesemble.metrics.diversity import disagreement_matrix as disagreement_matrix
+from bayesemble.metrics.diversity import diversity_gain as diversity_gain
+from bayesemble.metrics.diversity import effective_members as effective_members
+from bayesemble.metrics.diversity import error_correlation as error_correlation
+from bayesemble.metrics.diversity import jensen_shannon as jensen_shannon
+from bayesemble.metrics.diversity import jensen_shannon_matrix as jensen_shannon_matrix
+from bayesemble.metrics.diversity import kl_matrix as kl_matrix
+from bayesemble.metrics.diversity import weight_cosine as weight_cosine
+from bayesemble.metrics.recalibration import Isotonic as Isotonic
+from bayesemble.metrics.recalibration import Spread as Spread
+from bayesemble.metrics.recalibration import Temperature as Temperature
+from bayesemble.metrics.recalibration import fit_isotonic as fit_isotonic
+from bayesemble.metrics.recalibration import fit_spread as fit_spread
+from bayesemble.metrics.recalibration import fit_temperature as fit_temperature
+from bayesemble.metrics.scores import accuracy as accuracy
+from bayesemble.metrics.scores import brier as brier
+from bayesemble.metrics.scores import coverage as coverage
+from bayesemble.metrics.scores import interval_score as interval_score
+from bayesemble.metrics.scores import log_predictive_density as log_predictive_density
+from bayesemble.metrics.scores import mae as mae
+from bayesemble.metrics.scores import nll as nll
+from bayesemble.metrics.scores import pinball as pinball
+from bayesemble.metrics.scores import rmse as rmse
+from bayesemble.metrics.scores import sharpness as sharpness
+from bayesemble.metrics.scores import top_k_accuracy as top_k_accuracy
+from bayesemble.metrics.selective import ConfidenceCurve as ConfidenceCurve
+from bayesemble.metrics.selective import RiskCoverage as RiskCoverage
+from bayesemble.metrics.selective import accuracy_against_confidence as accuracy_against_confidence
+from bayesemble.metrics.selective import aurc as aurc
+from bayesemble.metrics.selective import disagreement_ratio as disagreement_ratio
+from bayesemble.metrics.selective import entropy_ratio as entropy_ratio
+from bayesemble.metrics.selective import excess_aurc as excess_aurc
+from bayesemble.metrics.selective import ood_aupr as ood_aupr
+from bayesemble.metrics.selective import ood_auroc as ood_auroc
+from bayesemble.metrics.selective import ood_fpr95 as ood_fpr95
+from bayesemble.metrics.selective import ood_table as ood_table
+from bayesemble.metrics.selective import risk_coverage as risk_coverage
+from bayesemble.metrics.summary import Summary as Summary
+from bayesemble.metrics.summary import summarise as summarise
