@@ -97,4 +97,8 @@ def test_settings_survive_json(name, schedule):
 
 
 def test_the_first_line_of_its_documentation_says_what_it_is(name):
-    assert method_class(name).__doc__.strip()
+    first, *_ = method_class(name).__doc__.strip().splitlines()
+    assert first.endswith("."), "a sentence that is complete on its line"
+    assert len(first.split()) >= 4
+    own = [other for other in METHODS if method_class(other).__doc__.strip().splitlines()[0] == first]
+    assert {method_class(other) for other in own} == {method_class(name)}, "it tells the method from all others"

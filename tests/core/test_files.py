@@ -25,7 +25,7 @@ def test_json_is_read_back(tmp_path):
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.json"
     write_json(path, 1)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="not JSON serializable"):
         write_json(path, object())
     assert path.read_text() == "1\n"
 

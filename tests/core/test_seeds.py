@@ -49,10 +49,10 @@ def test_scoped_gives_the_callers_state_back_after_an_error():
     def fail():
         with seeds.scoped(1):
             torch.rand(3)
-            raise KeyError
+            raise KeyError("inside")
 
     before = torch.get_rng_state()
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="inside"):
         fail()
     assert torch.equal(before, torch.get_rng_state())
 

@@ -51,5 +51,5 @@ def test_seeds_of_a_member_depend_on_seed_step_and_member_but_not_on_the_number_
 
 
 def test_a_clock_cannot_be_turned():
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError, match="cannot assign to field 'step'"):
         Clock(0, 1, 0).step = 1

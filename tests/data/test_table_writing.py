@@ -56,7 +56,7 @@ def test_what_goes_wrong_leaves_the_old_file_and_no_other(tmp_path, name, bad):
 
     path = tmp_path / name
     path.write_text("old")
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="broken source" if bad is None else str(path)):
         write_rows(path, ["a", "b"], rows())
     assert path.read_text() == "old"
     assert [place.name for place in tmp_path.iterdir()] == [name]

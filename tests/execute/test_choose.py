@@ -1,5 +1,6 @@
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -172,7 +173,10 @@ def test_rounding_that_batch_norm_enlarges_does_not_count_against_vmap(seed):
     x = torch.randn(2, 40, 1, generator=generator) + 1e-3 * torch.randn(2, 40, 16, generator=generator)
     y = torch.randn(2, 40, 2, generator=generator)
     task = be.Task(lambda: mlp(16, [50], 2, norm=True, input_norm=True, norm_scale=0.2), be.Gaussian(0.7), prior=None)
-    quick_fit(task, be.PerMember(x, y), be.DeepEnsemble(num_members=2), executor="vmap", epochs=1, batch_size=20)
+    method, options = be.DeepEnsemble(num_members=2), {"epochs": 1, "batch_size": 20}
+    fitted = quick_fit(task, be.PerMember(x, y), method, executor="vmap", **options)
+    assert isinstance(fitted.executor, be.Vmap)
+    assert np.isfinite(fitted.history[0]["loss"]).all()
 
 
 def test_gradients_that_are_zero_but_for_rounding_do_not_count_against_vmap():
@@ -180,4 +184,9 @@ def test_gradients_that_are_zero_but_for_rounding_do_not_count_against_vmap():
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 100, 6, generator=generator), torch.randn(2, 100, 1, generator=generator)
     task = be.Task(lambda: mlp(6, [50], 1, norm=True), be.Gaussian(0.02))
-    quick_fit(task, be.PerMember(x, y), be.DeepEnsemble(num_members=2), executor="vmap", epochs=1, batch_size=None)
+    fitted, alone = (
+        quick_fit(task, be.PerMember(x, y), be.DeepEnsemble(num_members=2), executor=kind, epochs=1, batch_size=None)
+        for kind in ("vmap", "loop")
+    )
+    assert isinstance(fitted.executor, be.Vmap)
+    assert fitted.history[0]["loss"] == pytest.approx(alone.history[0]["loss"], rel=1e-5)

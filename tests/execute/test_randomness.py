@@ -36,6 +36,13 @@ def test_masks_of_different_members_differ(generator):
     assert not torch.equal(first, second)
 
 
-def test_without_seeds_nothing_is_touched():
-    with per_member(None):
-        pass
+def test_without_seeds_numbers_are_those_of_torch_itself():
+    def draw():
+        return torch.cat(
+            [torch.randn(3), torch.rand(2), torch.empty(2).normal_(), nn.functional.dropout(torch.ones(9))]
+        )
+
+    with scoped(5):
+        expected = draw()
+    with scoped(5), per_member(None):
+        assert torch.equal(draw(), expected)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -25,16 +27,20 @@ def test_averaging_cannot_have_a_worse_log_score_than_its_members_have_on_averag
 
 
 def test_the_2017_recipe_finds_noise_that_depends_on_the_input(generator):
-    """Mean and variance heads, log score, adversarial examples: the noise is 0.1 on the left and 0.5 on the right."""
-    x = torch.rand(600, 1, generator=generator) * 2 - 1
+    """Mean and variance heads, log score, adversarial examples: the noise is 0.1 on the left and 0.5 on the right.
+
+    A mean and a deviation of n rows have the standard errors deviation / sqrt(n) and deviation / sqrt(2 n).
+    """
+    x = torch.tensor([-1.0, 1.0]).repeat(300).unsqueeze(1)
     noise = torch.where(x < 0, 0.1, 0.5)
     y = x + noise * torch.randn(600, 1, generator=generator)
     task = be.Task(lambda: nn.Sequential(nn.Linear(1, 20), nn.ReLU(), nn.Linear(20, 2)), be.HeteroscedasticGaussian())
-    method = be.DeepEnsemble(num_members=3, learning_rate=0.01, adversarial=0.01)
-    fitted = quick_fit(task, (x, y), method, epochs=60, batch_size=100, executor="vmap")
-    left, right = fitted.predict(torch.tensor([[-0.5], [0.5]])).aleatoric.sqrt().tolist()
-    assert left == pytest.approx(0.1, rel=0.4)
-    assert right == pytest.approx(0.5, rel=0.25)
+    method = be.DeepEnsemble(num_members=3, learning_rate=0.01, adversarial=0.01, schedule="cosine")
+    fitted = quick_fit(task, (x, y), method, epochs=40, batch_size=100, executor="vmap")
+    predictive = fitted.predict(torch.tensor([[-1.0], [1.0]]))
+    for row, truth in enumerate((0.1, 0.5)):
+        assert predictive.aleatoric[row].sqrt().item() == pytest.approx(truth, abs=4 * truth / math.sqrt(600))
+        assert predictive.mean[row].item() == pytest.approx(2 * row - 1, abs=4 * truth / math.sqrt(300))
 
 
 def test_learned_noise_is_the_spread_of_the_residuals(generator):
@@ -58,6 +64,8 @@ def test_counts_and_yes_no_targets(generator):
         epochs=40,
     )
     weight = fitted.state.members.params["weight"][:, 0]
-    torch.testing.assert_close(weight, torch.tensor([1.0, 0.0]).expand(5, 2), atol=0.15, rtol=0)
+    rows, rates = torch.cat([x, torch.ones(300, 1)], 1), torch.exp(0.5 + x[:, 0])
+    errors = torch.linalg.inv((rows * rates.unsqueeze(1)).T @ rows).diagonal().sqrt()[:2]  # of the best weights
+    assert ((weight - torch.tensor([1.0, 0.0])).abs() < 4 * errors).all()
     answers = quick_fit(be.Task(lambda: nn.Linear(2, 1), be.Bernoulli()), (x, x[:, 0] > 0), epochs=40)
     assert be.metrics.accuracy(answers.predict(x), x[:, 0] > 0) > 0.9

@@ -290,7 +290,7 @@ def test_wrong_folders_give_a_result_or_an_error_of_ours(place, fitted, table):
                 refused += 1
     assert refused == 6 * len(files)
     for folder in (place, place / "none", table):
-        with pytest.raises(CheckpointError):
+        with pytest.raises(CheckpointError, match=r"is not a run of `bayesemble fit`: it has no table\.json"):
             open_table(folder)
 
 
