@@ -148,7 +148,7 @@ def _plain_rhat(draws: Tensor) -> Tensor:
 
 
 def _autocovariance(draws: Tensor) -> Tensor:
-    """Of each chain, `(chain, lag, number)`; sums over the draws are divided by n at every lag."""
+    """Autocovariance of each chain, `(chain, lag, number)`; at every lag the sum over draws is divided by n."""
     num_draws = draws.shape[1]
     centred = draws - draws.mean(1, keepdim=True)
     spectrum = torch.fft.rfft(centred, n=2 * num_draws, dim=1)

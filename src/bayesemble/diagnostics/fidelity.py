@@ -26,10 +26,10 @@ from bayesemble.training.ensemble import Ensemble
 CELLS_AT_ONCE = 2**20
 """How many numbers a step of the Wasserstein distance holds at most, unless one row alone needs more."""
 
-_REACH = 8.0  # standard deviations beyond which a normal distribution function is 0 or 1, to within 1e-15
-_OWN_POINTS = 256  # grid points that follow the members of each mixture; at least one per member
-_EVEN_POINTS = 128  # grid points spread evenly over the range of both mixtures
-_NOISE = 1e-13  # differences of distribution functions below it are rounding
+_REACH_IN_STDS = 8.0  # beyond, a normal distribution function is 0 or 1 to within 1e-15
+_POINTS_PER_MIXTURE = 256  # of the grid, around its members; at least one per member
+_EVENLY_SPACED_POINTS = 128  # of the grid, over the range of both mixtures
+_ROUNDING = 1e-13  # of differences of distribution functions
 _HALVINGS = 30
 
 
@@ -53,28 +53,28 @@ def fidelity(ensemble: Ensemble | Predictive, reference: Ensemble | Predictive, 
     | wasserstein | integral of abs( F(y) - G(y) ) dy, F and G the distribution functions of the two mixtures | 0 |
     | mean_error | root mean square difference of the predictive means | 0 |
 
-    Members that all agree, or a single one, have no epistemic spread. Where neither side has any, they count as equal.
-    Where only the ensemble has none, `epistemic_std_ratio` is 0; where only the reference has none, it is infinite,
-    unless it is 0 already. In both cases `log_std_error` is infinite. No score is ever NaN.
+    Members that all agree, or a single one, have no epistemic variance. Where neither side has any, they count as
+    equal. Where only the ensemble has none, `epistemic_std_ratio` is 0; where only the reference has none, it is
+    infinite, unless it is 0 already. In both cases `log_std_error` is infinite. No score is ever NaN.
 
     Args:
         ensemble: What is judged: an `Ensemble`, or a `Predictive` of the rows.
         reference: What it is judged by, likewise.
         inputs: The rows to predict; None if both are predictions already.
     """
-    found, wanted = _predict(ensemble, reference, inputs)
-    if isinstance(found, ClassPredictive) and isinstance(wanted, ClassPredictive):
-        return _of_classes(found, wanted)
-    if isinstance(found, NormalPredictive) and isinstance(wanted, NormalPredictive):
-        return _of_reals(found, wanted)
-    kinds = f"{type(found).__name__} and {type(wanted).__name__}"
+    ours, theirs = _predict(ensemble, reference, inputs)
+    if isinstance(ours, ClassPredictive) and isinstance(theirs, ClassPredictive):
+        return _of_classes(ours, theirs)
+    if isinstance(ours, NormalPredictive) and isinstance(theirs, NormalPredictive):
+        return _of_reals(ours, theirs)
+    kinds = f"{type(ours).__name__} and {type(theirs).__name__}"
     raise SettingError(
         f"fidelity compares predictions of classes, or mixtures of normals, with their like; got {kinds}"
     )
 
 
 def _predict(ensemble: Any, reference: Any, inputs: Any) -> tuple[Predictive, Predictive]:
-    """Both sides as predictions of the same rows, or what is wrong."""
+    """Predict what is not predicted yet, so that both sides are predictions of the same rows."""
     for side in (ensemble, reference):
         if not isinstance(side, Ensemble | Predictive):
             raise SettingError(f"fidelity compares an Ensemble or Predictive with another, got {type(side).__name__}")
@@ -82,21 +82,21 @@ def _predict(ensemble: Any, reference: Any, inputs: Any) -> tuple[Predictive, Pr
     require(needed or inputs is None, "both sides are predictions already, so inputs have no use; pass inputs=None")
     require(not needed or inputs is not None, "an ensemble has to predict something: pass the inputs to compare on")
     require(not isinstance(inputs, PerMember), "the members are averaged, so they must share the inputs; not PerMember")
-    found, wanted = (side.predict(inputs) if isinstance(side, Ensemble) else side for side in (ensemble, reference))
-    return found, wanted
+    ours, theirs = (side.predict(inputs) if isinstance(side, Ensemble) else side for side in (ensemble, reference))
+    return ours, theirs
 
 
-def _of_classes(found: ClassPredictive, wanted: ClassPredictive) -> dict[str, float]:
-    ours, theirs = found.probs.double(), wanted.probs.double()
-    _check_shapes(ours, theirs, "probabilities")
+def _of_classes(ours: ClassPredictive, theirs: ClassPredictive) -> dict[str, float]:
+    p, q = ours.probs.double(), theirs.probs.double()
+    _check_shapes(p, q, "probabilities")
     return {
-        "agreement": float((ours.argmax(-1) == theirs.argmax(-1)).double().mean()),
-        "total_variation": float((ours - theirs).abs().sum(-1).mean() / 2),
+        "agreement": float((p.argmax(-1) == q.argmax(-1)).double().mean()),
+        "total_variation": float((p - q).abs().sum(-1).mean() / 2),
     }
 
 
-def _of_reals(found: NormalPredictive, wanted: NormalPredictive) -> dict[str, float]:
-    ours, theirs = _in_double(found), _in_double(wanted)
+def _of_reals(ours: NormalPredictive, theirs: NormalPredictive) -> dict[str, float]:
+    ours, theirs = _in_double(ours), _in_double(theirs)
     _check_shapes(ours.mean, theirs.mean, "means")
     _check_shapes(ours.std, theirs.std, "standard deviations")
     epistemic = _log_ratio(ours.epistemic, theirs.epistemic) / 2
@@ -126,12 +126,12 @@ def _check_shapes(ours: Tensor, theirs: Tensor, name: str) -> None:
 
 
 def _log_ratio(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Zero against zero counts as equal."""
+    """Log of ours / theirs; two zeros count as equal."""
     return torch.where(ours == theirs, 0.0, ours.log() - theirs.log())
 
 
 def _geometric_mean(logs: Tensor) -> float:
-    """Zero if one is zero, even beside infinite ones."""
+    """Geometric mean of numbers given by their logarithms; one zero makes it zero, even beside infinite numbers."""
     return 0.0 if logs.isneginf().any() else float(logs.mean().exp())
 
 
@@ -155,7 +155,7 @@ def wasserstein(ours: NormalPredictive, theirs: NormalPredictive) -> Tensor:
     weights = torch.cat([ours.weights, -theirs.weights]).double()
     levels = [_levels(side.num_members) for side in (ours, theirs)]
     points = sum(len(level) * side.num_members for level, side in zip(levels, (ours, theirs), strict=True))
-    rows_at_once = max(1, CELLS_AT_ONCE // ((points + _EVEN_POINTS) * len(weights)))
+    rows_at_once = max(1, CELLS_AT_ONCE // ((points + _EVENLY_SPACED_POINTS) * len(weights)))
     parts = []
     for mean, std in zip(means.split(rows_at_once, 1), stds.split(rows_at_once, 1), strict=True):
         mean = mean - mean.mean(0)  # far from zero, B would lose its digits
@@ -165,36 +165,36 @@ def wasserstein(ours: NormalPredictive, theirs: NormalPredictive) -> Tensor:
 
 def _levels(num_members: int) -> Tensor:
     """Where in each member the grid has points, in standard deviations: an odd number, so the mean is among them."""
-    count = 2 * (_OWN_POINTS // (2 * num_members)) + 1
-    return torch.linspace(-_REACH, _REACH, count + 2, dtype=torch.float64)[1:-1]
+    count = 2 * (_POINTS_PER_MIXTURE // (2 * num_members)) + 1
+    return torch.linspace(-_REACH_IN_STDS, _REACH_IN_STDS, count + 2, dtype=torch.float64)[1:-1]
 
 
 def _grid(means: Tensor, stds: Tensor, ours: int, levels: list[Tensor]) -> Tensor:
     """Sorted points `(point, row)` around each member of both sides, and evenly over the range."""
-    own = [
+    around_members = [
         (mean + std * level[:, None, None]).flatten(0, 1)
         for mean, std, level in zip((means[:ours], means[ours:]), (stds[:ours], stds[ours:]), levels, strict=True)
     ]
-    low, high = (means - _REACH * stds).amin(0), (means + _REACH * stds).amax(0)
-    even = low + (high - low) * torch.linspace(0, 1, _EVEN_POINTS, dtype=torch.float64)[:, None]
-    return torch.cat([*own, even]).sort(0).values
+    low, high = (means - _REACH_IN_STDS * stds).amin(0), (means + _REACH_IN_STDS * stds).amax(0)
+    even = low + (high - low) * torch.linspace(0, 1, _EVENLY_SPACED_POINTS, dtype=torch.float64)[:, None]
+    return torch.cat([*around_members, even]).sort(0).values
 
 
 def _integral(weights: Tensor, means: Tensor, stds: Tensor, grid: Tensor) -> Tensor:
     """Integral of |D| over the grid, `(row,)`. Means and stds are `(member, row)`; weights of G count negative."""
     height, area = _height_and_area(weights, means, stds, grid)
-    height = torch.where(height.abs() < _NOISE, 0.0, height)
+    height = torch.where(height.abs() < _ROUNDING, 0.0, height)
     total = area.diff(dim=0).abs().sum(0)
     cell, row = (height[:-1] * height[1:] < 0).nonzero(as_tuple=True)
     means, stds = means[:, row], stds[:, row]
     low, high, rising = grid[cell, row], grid[cell + 1, row], height[cell + 1, row] > 0
     for _ in range(_HALVINGS):
         root = (low + high) / 2
-        found, at_root = (values[0] for values in _height_and_area(weights, means, stds, root[None]))
-        before = (found < 0) == rising
+        height_at_root, area_at_root = (part[0] for part in _height_and_area(weights, means, stds, root[None]))
+        before = (height_at_root < 0) == rising
         low, high = torch.where(before, root, low), torch.where(before, high, root)
     left, right = area[cell, row], area[cell + 1, row]
-    return total.index_add(0, row, (at_root - left).abs() + (right - at_root).abs() - (right - left).abs())
+    return total.index_add(0, row, (area_at_root - left).abs() + (right - area_at_root).abs() - (right - left).abs())
 
 
 def _height_and_area(weights: Tensor, means: Tensor, stds: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:

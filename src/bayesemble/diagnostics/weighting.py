@@ -9,8 +9,8 @@ likelihood of all training rows under member m, everything Bayes' rule says is a
 Equal weights are the exact posterior only if all ll_m are equal. Weights from the training likelihood say which member
 the training data prefer; which average predicts best is a question for held-out data: `stacking` and `pseudo_bma`.
 
-Reference: Loaiza-Ganem et al. (2025), "Deep ensembles as empirical Bayes"; Yao et al. (2018), "Using stacking to
-average Bayesian predictive distributions".
+Reference: Loaiza-Ganem et al. (2025), "Deep Ensembles Secretly Perform Empirical Bayes"; Yao et al. (2018), "Using
+stacking to average Bayesian predictive distributions".
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ CELLS_AT_ONCE = 2**20
 MOST_COUNTS = 2**24
 """Over how many counts the CRPS of one row is summed at most."""
 
-_KNOTS = (-12.0, -4.0, -1.5, 0.0, 1.5, 4.0, 12.0)  # in standard deviations around each member
-_NODES = 8  # of the quadrature between two knots
+_KNOTS_IN_STDS = (-12.0, -4.0, -1.5, 0.0, 1.5, 4.0, 12.0)  # around each member
+_NODES_BETWEEN_KNOTS = 8
 
 
 def crps(predictive: RealPredictive, targets: Any) -> float:
@@ -55,7 +55,8 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
         double = replace(double, means=double.means.flatten(1), stds=double.stds.flatten(1))
         if isinstance(double, NormalPredictive):
             return _by_pieces(_normal_crps, double.num_members, double, values)
-        return _by_pieces(_integrated_crps, _NODES * (len(_KNOTS) * double.num_members + 2), double, values)
+        points = _NODES_BETWEEN_KNOTS * (len(_KNOTS_IN_STDS) * double.num_members + 2)
+        return _by_pieces(_integrated_crps, points, double, values)
     if isinstance(predictive, PoissonPredictive):
         counts = match_counts(predictive, targets).flatten()
         return _poisson_crps(predictive.weights.double(), predictive.rates.double().flatten(1), counts) / len(counts)
@@ -71,7 +72,7 @@ def _by_pieces(
     predictive: LocationScalePredictive,
     values: Tensor,
 ) -> float:
-    """The mean over rows; a score holds so many cells for each."""
+    """Mean of a score over all rows, worked out for as many rows at a time as memory takes; a row needs `cells`."""
     total = 0.0
     for rows in torch.arange(len(values)).split(max(1, CELLS_AT_ONCE // cells)):
         piece = replace(predictive, means=predictive.means[:, rows], stds=predictive.stds[:, rows])
@@ -80,22 +81,22 @@ def _by_pieces(
 
 
 def _normal_crps(predictive: LocationScalePredictive, values: Tensor) -> Tensor:
-    """Of each row, in closed form."""
+    """CRPS of each row, in closed form."""
     weights, means, stds = predictive.weights, predictive.means, predictive.stds
     return weights @ _expected_size(values - means, stds) - _expected_difference(weights, means, stds) / 2
 
 
 def _integrated_crps(predictive: LocationScalePredictive, values: Tensor) -> Tensor:
-    """Of each row, by Gauss-Legendre quadrature between knots that follow the members, and beyond them.
+    """CRPS of each row, by Gauss-Legendre quadrature between knots that follow the members, and beyond them.
 
-    The integral of F^2 below the target, and of (1 - F)^2 above it, which is a knot too. Beyond the outermost knots
+    F^2 is integrated below the target, and (1 - F)^2 above it; the target is a knot too. Beyond the outermost knots
     x = knot -+ d u / (1 - u), which maps a tail to 0 <= u < 1; d is the distance of the knot from the mean.
     """
     means, stds = predictive.means, predictive.stds
-    nodes = np.polynomial.legendre.leggauss(_NODES)  # on -1 to 1
+    nodes = np.polynomial.legendre.leggauss(_NODES_BETWEEN_KNOTS)  # on -1 to 1
     points, shares = (means.new_tensor(part)[:, None] / 2 for part in nodes)
     points = points + 0.5
-    knots = (means + stds * means.new_tensor(_KNOTS)[:, None, None]).flatten(0, 1)
+    knots = (means + stds * means.new_tensor(_KNOTS_IN_STDS)[:, None, None]).flatten(0, 1)
     knots = torch.cat([knots, values[None]]).sort(dim=0).values
     widths = knots.diff(dim=0)[:, None]
     positions, sizes = [knots[:-1, None] + widths * points], [widths * shares]

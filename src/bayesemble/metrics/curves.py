@@ -43,7 +43,7 @@ def size_curve(
 
     mean_S score(p_S, y),    p_S = sum_{m in S} w_m p_m / sum_{m in S} w_m,    |S| = size
 
-    Where there are at most `subsets` subsets of a size, all are taken; otherwise so many different ones, at random.
+    Where there are at most `subsets` subsets of a size, all are taken; otherwise `subsets` different ones, at random.
     Subsets overlap, the more so the larger they are: the deviation shrinks to 0 at all members for that reason alone,
     and is not the error of the curve. Members of weight 0 are left out.
 
@@ -131,7 +131,7 @@ def prediction_bands(
     stds: Sequence[float] = (),
     output: int | None = None,
 ) -> Bands:
-    """Bands around the mean: central intervals of the mixture, or so many standard deviations to both sides.
+    """Bands around the mean: central intervals of the mixture, or multiples of the standard deviation to both sides.
 
     Args:
         predictive: What was predicted.
@@ -171,7 +171,7 @@ def _ends(
 
 
 def subsets_of(num: int, size: int, limit: int, seed: int) -> list[list[int]]:
-    """All subsets of a size of `num` members, or (if there are more) so many different ones."""
+    """All subsets of a size of `num` members, or (if there are more) `limit` different ones."""
     if math.comb(num, size) <= limit:
         return [list(subset) for subset in itertools.combinations(range(num), size)]
     generator = seeds.generator(seed, "subsets", size)

@@ -249,7 +249,7 @@ def fit_spread(predictive: Predictive, targets: Any, level: float | None = None)
 
 
 def _hold(predictive: LocationScalePredictive, targets: Any, level: float) -> bool:
-    """Whether intervals hold their share, without their ends, each of which would be a bisection."""
+    """Whether intervals hold their share of targets; their ends are not needed, each of which would be a bisection."""
     inside = (predictive.cdf(targets) - 0.5).abs() <= level / 2
     return int(inside.sum()) >= level * inside.numel()
 

@@ -179,7 +179,7 @@ def excess_aurc(predictive: Predictive, targets: Any, measure: str = "total") ->
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceCurve:
-    """Accuracy of the rows that are at least so confident; thresholds that no row reaches are left out.
+    """Accuracy of the rows whose confidence reaches a threshold; thresholds that no row reaches are left out.
 
     Shape: all `(threshold,)`.
     """

@@ -150,7 +150,7 @@ def _wrong(predictive: Predictive, targets: Any) -> Tensor:
 def _shares(num_rows: int, max_risk: float, level: float) -> list[int]:
     """Numbers of rows to answer that are worth a try, rising; known before the labels are looked at.
 
-    Left out are those so small that their bound is too large even without an error: (1 - max_risk)^rows > level each.
+    Numbers are left out whose bound is too large even without an error: (1 - max_risk)^rows > level / numbers left.
     """
     shares = sorted({math.ceil(num_rows * step / CANDIDATES) for step in range(1, CANDIDATES + 1)})
     while shares and (1 - max_risk) ** shares[0] > level / len(shares):

@@ -42,7 +42,7 @@ class StudentPredictive(LocationScalePredictive):
         return standard_log_density(values, self.degrees)
 
     def standard_quantile(self, level: float) -> float:
-        """That of the t distribution, scaled."""
+        """Quantile of the t distribution, scaled."""
         from scipy.special import stdtrit
 
         return self._scale * float(stdtrit(self.degrees, level))

@@ -25,7 +25,7 @@ from bayesemble.core.errors import ModelError
 from bayesemble.core.members import Members
 from bayesemble.core.types import Leaves
 
-_ROUNDS = 100
+_MOST_ROUNDS = 100
 _ELEMENTWISE = tuple(
     getattr(activation, name)
     for name in activation.__all__
@@ -49,7 +49,7 @@ def aligned(module: nn.Module, network: Members, to: Members) -> Members:
     layers = _chain(module)
     own = {name: leaf[0] for name, leaf in (network.params | network.buffers).items()}
     other = {name: leaf[0] for name, leaf in to.params.items()}
-    for _ in range(_ROUNDS):
+    for _ in range(_MOST_ROUNDS):
         changed = False
         for index in range(len(layers) - 1):
             order = _best_order(layers, index, own, other)

@@ -86,7 +86,7 @@ def recording_of(ensemble: Ensemble) -> Recording:
 
 
 def checkpoints(ensemble: Ensemble, member: int, last: int, least: int = 1) -> Leaves:
-    """Parameters of the network of one member after its last recorded epochs, `(epoch, ...)`; the start is none."""
+    """Parameters of one member's network after its last recorded epochs, `(epoch, ...)`, without epoch 0, the start."""
     recording = recording_of(ensemble)
     times = [epoch for epoch in recording.epochs if epoch > 0]
     found = min(len(times), last)

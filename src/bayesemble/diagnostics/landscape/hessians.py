@@ -35,9 +35,9 @@ from bayesemble.task.task import Task
 from bayesemble.training.batches import as_source
 from bayesemble.training.ensemble import Ensemble
 
-_TOLERANCE = 1e-4  # of an eigenvalue, relative to itself
-_RESTARTS = 20  # of Lanczos' method, at most
-_BATCH = 1024  # at a time
+_EIGENVALUE_TOLERANCE = 1e-4  # relative to the eigenvalue
+_MOST_LANCZOS_RESTARTS = 20
+_BATCH_SIZE = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,9 +95,9 @@ def _eigenvalues(hessian: Any, top: int, steps: int, generator: torch.Generator)
     """The largest eigenvalues, `(top,)`, by Lanczos' method from a random start."""
     size = hessian.shape[0]
     start = torch.randn(size, generator=generator, dtype=torch.float64).numpy()
-    settings = {"which": "LA", "ncv": min(steps, size), "maxiter": _RESTARTS, "tol": _TOLERANCE, "v0": start}
+    limits = {"ncv": min(steps, size), "maxiter": _MOST_LANCZOS_RESTARTS, "tol": _EIGENVALUE_TOLERANCE}
     try:
-        found = eigsh(hessian.to_scipy(), top, return_eigenvectors=False, **settings)
+        found = eigsh(hessian.to_scipy(), top, which="LA", v0=start, return_eigenvectors=False, **limits)
     except ArpackNoConvergence as unsettled:
         found = unsettled.eigenvalues
     values = torch.full((top,), math.nan, dtype=torch.float64)
@@ -155,10 +155,10 @@ class _Rows:
     """Batches that can be gone through again and again, as the package wants them."""
 
     def __init__(self, task: Task, data: Any, device: torch.device) -> None:
-        self.source = as_source(data, task.dtype, _BATCH, shuffle=False).checked(task, training=False).to(device)
+        self.source = as_source(data, task.dtype, _BATCH_SIZE, shuffle=False).checked(task, training=False).to(device)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
-        for batch in self.source.in_order(_BATCH):
+        for batch in self.source.in_order(_BATCH_SIZE):
             yield {"inputs": batch.inputs, "targets": batch.targets}, batch.targets
 
 

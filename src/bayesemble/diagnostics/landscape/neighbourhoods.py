@@ -34,12 +34,12 @@ from bayesemble.training.ensemble import Ensemble
 KINDS = ("random", "dropout", "diagonal", "pca")
 SCALES = {"random": 10.0, "dropout": 0.1, "diagonal": 1.0, "pca": 1.0}
 """How far samples of each kind go, as in the paper's ensembles of subspaces."""
-_RANK, _MOST_SUBSETS = 5, 200
+_PCA_RANK, _MOST_SUBSETS = 5, 200
 
 
 @dataclass(frozen=True, eq=False)
 class SubspaceEnsembles:
-    """Ensembles of so many members, each replaced by an average over networks around it; "member" is the plain one."""
+    """Ensembles by size, whose members are averages over networks around a member; "member" is the plain member."""
 
     sizes: list[int]
     accuracy: dict[str, Tensor]
@@ -181,7 +181,7 @@ def _principal(mean: Leaves, basis: Leaves, scale: float, generator: torch.Gener
 def _directions(deviations: Leaves) -> Leaves:
     """The widest directions of deviations `(epoch, ...)`, each of length one, `(direction, ...)`."""
     num = len(next(iter(deviations.values())))
-    basis = subspaces.principal({n: leaf.unsqueeze(0) for n, leaf in deviations.items()}, num, min(_RANK, num - 1))
+    basis = subspaces.principal({n: leaf.unsqueeze(0) for n, leaf in deviations.items()}, num, min(_PCA_RANK, num - 1))
     lengths = subspaces.basis_products(basis)[0].diagonal().sqrt()
     wide = lengths > 1e-6 * lengths.max()  # checkpoints that coincide span fewer directions
     return {n: leaf[0, wide] / lengths[wide].to(leaf).reshape(-1, *[1] * (leaf.dim() - 2)) for n, leaf in basis.items()}

@@ -29,7 +29,7 @@ from bayesemble.methods.geometry import batch_norm
 from bayesemble.task.likelihoods import Bernoulli, Categorical
 from bayesemble.training.ensemble import Ensemble
 
-_FLAT = 1e-6  # what is shorter than this share of the weights is rounding of single precision
+_ROUNDING_OF_LENGTHS = 1e-6  # in single precision, as a share of the weights
 Grid = tuple[Tensor, Tensor]
 Progress = Callable[[int, int], None] | None
 """Told after each part of the grid how many networks are done, and how many there are."""
@@ -139,7 +139,7 @@ def _spanned(members: Members, origin: Leaves, indices: tuple[int, int]) -> Basi
     slope = _product(first, second) / (length**2 or 1.0)
     upright = {n: leaf - slope * first[n] for n, leaf in second.items()}
     height = _product(upright, upright) ** 0.5
-    spans = min(length, height) > _FLAT * largest
+    spans = min(length, height) > _ROUNDING_OF_LENGTHS * largest
     require(spans, "these members span no plane: two are equal, or they lie on one line in weight space; choose others")
     directions = {n: torch.stack([first[n] / length, leaf / height]) for n, leaf in upright.items()}
     corners = torch.tensor([[0.0, 0.0], [length, 0.0], [slope * length, height]], dtype=torch.float64)

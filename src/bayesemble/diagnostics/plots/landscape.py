@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_SHOWN = 0.9  # the share of the networks, from the lowest values on, that unbounded colour scales tell apart
-_LEVELS = 25
-_INK = "#111111"  # on white marks, whatever the colour of the page
+_SHARE_BEFORE_CLIPPING = 0.9  # of the networks, from the lowest values on, where the colour scale has no bound
+_CONTOUR_LEVELS = 25
+_INK_ON_WHITE = "#111111"  # whatever the colour of the page
 
 
 def plot_plane(
@@ -46,7 +46,7 @@ def plot_plane(
         surface, own = surface[..., reference], own[:, reference]
     axes = new_axes(ax, width=5.6, height=4.4)
     low, high, clipped = _range(surface, own, bounded=result.classes and what != "loss")
-    levels = torch.linspace(low, high, _LEVELS, dtype=torch.float64).tolist()
+    levels = torch.linspace(low, high, _CONTOUR_LEVELS, dtype=torch.float64).tolist()
     heights = surface.nan_to_num(high).clamp(levels[0], levels[-1]).numpy()
     ends = "max" if clipped else "neither"
     drawn = axes.contourf(result.x.numpy(), result.y.numpy(), heights, levels, cmap=SURFACE, extend=ends)
@@ -63,7 +63,7 @@ def _range(surface: Tensor, own: Tensor, bounded: bool) -> tuple[float, float, b
     require(len(finite) > 0, "no network on this plane has a finite value; make the margin smaller")
     low, high = float(finite.min()), float(finite.max())
     if not bounded:
-        high = min(high, max(float(finite.quantile(_SHOWN)), float(own.max())))
+        high = min(high, max(float(finite.quantile(_SHARE_BEFORE_CLIPPING)), float(own.max())))
     high = max(high, low + 1e-9 + 1e-6 * abs(low))  # contours of a constant need a range too
     return low, high, bool((surface > high).any() or surface.isnan().any())
 
@@ -79,9 +79,9 @@ def _label(result: Plane, what: str, reference: int) -> str:
 
 def _mark_members(axes: Axes, result: Plane) -> None:
     x, y = result.corners.T.tolist()
-    axes.scatter(x, y, s=140, color="white", edgecolors=_INK, zorder=3)
+    axes.scatter(x, y, s=140, color="white", edgecolors=_INK_ON_WHITE, zorder=3)
     for across, up, member in zip(x, y, result.members, strict=True):
-        axes.annotate(str(member), (across, up), ha="center", va="center", color=_INK, fontsize=8, zorder=4)
+        axes.annotate(str(member), (across, up), ha="center", va="center", color=_INK_ON_WHITE, fontsize=8, zorder=4)
     if len(result.members) == 2:
         axes.scatter([0.0], [0.0], marker="+", s=80, color="white", zorder=3)
         axes.annotate("origin", (0.0, 0.0), (6, 6), textcoords="offset points", color="white", fontsize=8, zorder=4)

@@ -63,7 +63,7 @@ def plot_entropy(
 def plot_accuracy_against_confidence(
     curve: ConfidenceCurve, ax: Axes | None = None, *, label: str | None = None, color: str | None = None
 ) -> Axes:
-    """Draw the accuracy of the rows that are at least so confident against that threshold. Higher is better.
+    """Draw the accuracy of the rows whose confidence reaches a threshold against that threshold. Higher is better.
 
     Args:
         curve: The result of `bayesemble.metrics.accuracy_against_confidence`.
