@@ -98,7 +98,7 @@ def test_batches_and_seeds_change_nothing_but_the_random_vectors(monkeypatch):
     assert torch.equal(one.trace, again.trace)
     assert torch.allclose(one.eigenvalues, other.eigenvalues, rtol=1e-4)
     assert not torch.equal(one.trace, other.trace)
-    monkeypatch.setattr(importlib.import_module("bayesemble.diagnostics.landscape.hessians"), "_BATCH", 25)
+    monkeypatch.setattr(importlib.import_module("bayesemble.diagnostics.landscape.hessians"), "_BATCH_SIZE", 25)
     parts = sharpness(ensemble, DATA, samples=3)
     assert torch.allclose(one.eigenvalues, parts.eigenvalues, rtol=1e-4)
     assert torch.allclose(one.trace, parts.trace, rtol=1e-4)

@@ -1,4 +1,4 @@
-"""Figures of doubt: is there more of it on foreign data, and where the answer is wrong?"""
+"""Figures of uncertainty: is there more of it on foreign data, and where the answer is wrong?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def plot_entropy(
 
     Args:
         known: Uncertainty of rows like those trained on, as `Predictive.uncertainty` gives it.
-        foreign: Uncertainty of rows of another kind.
+        ood: Uncertainty of rows of another kind, foreign to the training data.
         ax: Axes to draw on; None makes new ones.
         bins: Number of bins from 0 to the largest uncertainty, or their edges, the same for all methods;
             rows beyond count in the outer bins.
