@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import results
 import torch
+from images import LabelledImages, load_images
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import bayesemble as be
 from bayesemble import metrics
-from bayesemble.data.images import LabelledImages, read_npz
 from bayesemble.models import resnet
 from bayesemble.predictive import ClassPredictive
 
@@ -46,8 +46,8 @@ def variants() -> Iterator[tuple[str, Any, dict[str, Any]]]:
 
 def load(folder: Path, rows: int | None, test_rows: int | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Images `(image, channel, height, width)`, standardised by the channels of the training images, and labels."""
-    train = read_npz(folder / "cifar10" / "cifar10_train10k.npz").first(rows)
-    test = read_npz(folder / "cifar10" / "cifar10_test5k.npz").first(test_rows)
+    train, test = load_images(folder, "cifar10")
+    train, test = train.first(rows), test.first(test_rows)
     shift, scale = train.images.mean(axis=(0, 1, 2)), train.images.std(axis=(0, 1, 2))
 
     def prepare(part: LabelledImages) -> tuple[Tensor, Tensor]:

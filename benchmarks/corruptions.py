@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from images import LabelledImages, load_images
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -30,7 +31,6 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, DataError, SettingError
 from bayesemble.data.catalogue import DATASETS, DIGIT_PIXEL_RANGE
 from bayesemble.data.corruptions import CORRUPTIONS
-from bayesemble.data.images import LabelledImages, read_idx, read_npz
 from bayesemble.metrics import accuracy, expected_calibration_error, nll
 from bayesemble.metrics.corruption import (
     CorruptionTable,
@@ -76,22 +76,12 @@ def load_digits(folder: Path) -> tuple[LabelledImages, LabelledImages]:
     return images(parts.x_train, parts.y_train), images(parts.x_test, parts.y_test)
 
 
-def load_fashion(folder: Path) -> tuple[LabelledImages, LabelledImages]:
-    def pair(part: str) -> LabelledImages:
-        start = folder / "fashion-mnist" / part
-        return read_idx(f"{start}-images-idx3-ubyte.gz", f"{start}-labels-idx1-ubyte.gz")
-
-    return pair("train"), pair("t10k")
-
-
-def load_cifar(folder: Path) -> tuple[LabelledImages, LabelledImages]:
-    return read_npz(folder / "cifar10" / "cifar10_train10k.npz"), read_npz(folder / "cifar10" / "cifar10_test5k.npz")
-
-
 CASES = {
     "digits": Case(load_digits, lambda: mlp(64, [64, 64], 10), epochs=20, batch_size=64),
-    "fashion-mnist": Case(load_fashion, lambda: mlp(784, [100, 100], 10), epochs=10, batch_size=128),
-    "cifar10": Case(load_cifar, lambda: resnet(8, 10), epochs=10, batch_size=64),
+    "fashion-mnist": Case(
+        lambda folder: load_images(folder, "fashion-mnist"), lambda: mlp(784, [100, 100], 10), epochs=10, batch_size=128
+    ),
+    "cifar10": Case(lambda folder: load_images(folder, "cifar10"), lambda: resnet(8, 10), epochs=10, batch_size=64),
 }
 
 

@@ -14,29 +14,23 @@ import time
 from pathlib import Path
 
 import torch
+from images import load_images
 from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.apps.report.landscape import LandscapePage
 from bayesemble.apps.report.page import write
-from bayesemble.data.images import read_idx, read_npz
 from bayesemble.diagnostics import landscape
 from bayesemble.models import mlp
 
 RATES = {"fashion-mnist": 3e-3, "cifar10": 2e-3}
-FILES = {
-    "fashion-mnist": ("train-{}-ubyte.gz", "t10k-{}-ubyte.gz"),
-    "cifar10": ("cifar10_train10k.npz", "cifar10_test5k.npz"),
-}
 
 
 def load(folder: Path, name: str, part: int, rows: int) -> tuple[Tensor, Tensor]:
-    path = str(folder / name / FILES[name][part])
-    kinds = ("images-idx3", "labels-idx1")
-    found = (read_npz(path) if name == "cifar10" else read_idx(*(path.format(kind) for kind in kinds))).first(rows)
-    images = torch.as_tensor(found.images).float()
+    found = load_images(folder, name)[part].first(rows)
+    images = torch.as_tensor(found.images)
     inputs = images.permute(0, 3, 1, 2).contiguous() - 0.5 if name == "cifar10" else images.flatten(1)
-    return inputs, torch.as_tensor(found.labels).long()
+    return inputs, torch.as_tensor(found.labels)
 
 
 def network(name: str) -> nn.Module:
@@ -51,7 +45,7 @@ def network(name: str) -> nn.Module:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument("--data", default="fashion-mnist", choices=list(FILES))
+    parser.add_argument("--data", default="fashion-mnist", choices=list(RATES))
     parser.add_argument("--members", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--curve-epochs", type=int, default=30)

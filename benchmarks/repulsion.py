@@ -17,13 +17,13 @@ from typing import Any
 
 import results
 import torch
+from images import load_images
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 import bayesemble as be
 from bayesemble import metrics
-from bayesemble.data.images import read_idx
 from bayesemble.models import mlp
 
 SCORES = ("accuracy", "nll", "ece", "auroc_entropy", "auroc_mi", "entropy_ratio", "disagreement_ratio")
@@ -52,15 +52,14 @@ def variants(grid: bool) -> Iterator[tuple[str, Any]]:
             yield f"SVGD, {words}", (be.Stein, settings)
 
 
-def load(folder: Path, name: str, part: str) -> tuple[Tensor, Tensor]:
-    start = folder / name / part
-    read = read_idx(Path(f"{start}-images-idx3-ubyte.gz"), Path(f"{start}-labels-idx1-ubyte.gz"))
-    return torch.as_tensor(read.images).float().flatten(1), torch.as_tensor(read.labels).long()
+def load(folder: Path, name: str, part: int) -> tuple[Tensor, Tensor]:
+    found = load_images(folder, name)[part]
+    return torch.as_tensor(found.images).flatten(1), torch.as_tensor(found.labels)
 
 
 def run(method: Any, arguments: argparse.Namespace, seed: int) -> dict[str, float]:
     """Train and score one ensemble."""
-    x, y = load(arguments.folder, "fashion-mnist", "train")
+    x, y = load(arguments.folder, "fashion-mnist", 0)
     task = be.Task(lambda: mlp(784, [100, 100], 10), be.Categorical())
     start = time.perf_counter()
     ensemble = be.fit(
@@ -74,8 +73,8 @@ def run(method: Any, arguments: argparse.Namespace, seed: int) -> dict[str, floa
         progress=False,
     )
     seconds = time.perf_counter() - start
-    x_test, y_test = load(arguments.folder, "fashion-mnist", "t10k")
-    own, ood = ensemble.predict(x_test), ensemble.predict(load(arguments.folder, "mnist", "t10k")[0])
+    x_test, y_test = load(arguments.folder, "fashion-mnist", 1)
+    own, ood = ensemble.predict(x_test), ensemble.predict(load(arguments.folder, "mnist", 1)[0])
     return {
         "accuracy": metrics.accuracy(own, y_test),
         "nll": metrics.nll(own, y_test),

@@ -8,12 +8,42 @@ import pytest
 from PIL import Image
 
 from bayesemble.core.errors import DataError, MissingExtraError
-from bayesemble.data.array_files import flat_images, read_arrays, read_inputs, read_pictures
+from bayesemble.data.array_files import READERS, Reader, find_reader, read_npz, read_pictures
+from conftest import REAL_DATA
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
+LABELS = np.array([3, 1, 4, 1, 5], dtype=np.uint8)
 
 
-def idx(path, array):
-    header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-    path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+def read_arrays(path):
+    return find_reader(path).arrays(path)
+
+
+def read_inputs(path):
+    return find_reader(path).inputs(path)
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape) + array.tobytes()
+
+
+def write(folder, images, labels, part="train"):
+    (folder / f"{part}-images-idx3-ubyte").write_bytes(images)
+    (folder / f"{part}-labels-idx1-ubyte").write_bytes(labels)
+    return folder
+
+
+def test_a_further_kind_of_file_is_one_row(tmp_path, monkeypatch):
+    """And tables are none of these: they are read by `table_files`."""
+    text = Reader(lambda path: path.suffix == ".nums", lambda path: {"x": np.loadtxt(path)}, np.loadtxt)
+    monkeypatch.setitem(READERS, "text", text)
+    (tmp_path / "a.nums").write_text("1 2\n3 4\n")
+    assert read_arrays(tmp_path / "a.nums")["x"].tolist() == [[1, 2], [3, 4]]
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    assert find_reader(tmp_path / "a.csv") is None
+
+
+# --- NPZ ---
 
 
 @pytest.mark.parametrize(
@@ -35,38 +65,101 @@ def test_inputs_alone_are_those_of_the_test_part_if_there_is_one(tmp_path):
     assert read_inputs(tmp_path / "whole.npz").shape == (5, 2, 2)
 
 
-def test_damaged_npz_files_are_refused_with_a_sentence(tmp_path):
+def test_only_what_is_chosen_is_read(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(3), objects=np.array([{}], dtype=object))
+    assert read_npz(tmp_path / "a.npz", lambda names: names[:1])["x"].tolist() == [0, 1, 2]
+    with pytest.raises(DataError, match="cannot be read as an npz file of plain arrays: Object arrays"):
+        read_npz(tmp_path / "a.npz", lambda names: names)
+
+
+def test_npz_files_without_the_arrays_are_refused_with_what_they_hold(tmp_path):
     np.savez(tmp_path / "other.npz", data=np.zeros(3))
     with pytest.raises(DataError, match=r"other.npz must hold arrays .*x and y.*; it has 'data'"):
         read_arrays(tmp_path / "other.npz")
-    np.savez(tmp_path / "objects.npz", x=np.array([{}, []], dtype=object), y=np.zeros(2))
-    with pytest.raises(DataError, match=r"objects.npz is damaged, or holds more than plain arrays"):
-        read_arrays(tmp_path / "objects.npz")
-    (tmp_path / "text.npz").write_text("x,y\n1,2\n")
-    with pytest.raises(DataError, match=r"text.npz is not a whole npz file"):
-        read_arrays(tmp_path / "text.npz")
-    np.savez(tmp_path / "whole.npz", x=np.zeros((500, 4)), y=np.zeros(500))
-    content = (tmp_path / "whole.npz").read_bytes()
-    (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=r"cut.npz is not a whole npz file"):
-        read_arrays(tmp_path / "cut.npz")
+    with pytest.raises(DataError, match=r"other.npz must hold one of x_test, x, .*; it has 'data'"):
+        read_inputs(tmp_path / "other.npz")
 
 
-def test_idx_folders_have_a_training_and_a_test_part(tmp_path):
-    generator = np.random.default_rng(0)
-    images, labels = generator.integers(0, 256, (7, 3, 2)), np.array([0, 1, 0, 1, 1, 0, 1])
-    for part in ("train", "t10k"):
-        idx(tmp_path / f"{part}-images-idx3-ubyte.gz", images)
-        idx(tmp_path / f"{part}-labels-idx1-ubyte.gz", labels)
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x80\x04].", b"PK\x03\x04"])
+def test_what_is_no_npz_file_is_refused(tmp_path, content):
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"a.npz cannot be read as an npz file .*cut off or of another kind"):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_cut_and_damaged_npz_files_are_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez(path, images=IMAGES, labels=LABELS)
+    content = bytearray(path.read_bytes())
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"a.npz cannot be read as an npz file"):
+        read_arrays(path)
+    content[content.index(IMAGES.tobytes())] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"Bad CRC-32 for file 'images\.npy'"):
+        read_arrays(path)
+
+
+# --- idx ---
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_idx_folders_have_a_training_and_a_test_part(tmp_path, packed):
+    both = [gzip.compress(part) if packed else part for part in (idx(IMAGES), idx(LABELS))]
+    write(tmp_path, *both)
+    assert np.array_equal(read_arrays(tmp_path)["x"], IMAGES)
+    write(tmp_path, both[0], gzip.compress(idx(LABELS[::-1])), part="t10k")
     found = read_arrays(tmp_path)
-    assert found["x_train"].shape == (7, 3, 2, 1)
-    assert np.allclose(found["x_test"][..., 0] * 255, images)
-    assert np.array_equal(found["y_test"], labels)
-    (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert list(found) == ["x_train", "y_train", "x_test", "y_test"]
+    assert found["x_train"].dtype == np.uint8
+    assert np.array_equal(found["x_test"], IMAGES)
+    assert np.array_equal(found["y_train"], LABELS)
+    assert np.array_equal(found["y_test"], LABELS[::-1])
+    assert np.array_equal(read_inputs(tmp_path), IMAGES)
+    (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError, match="only one of the images and the labels of t10k"):
         read_arrays(tmp_path)
-    (tmp_path / "t10k-images-idx3-ubyte.gz").unlink()
-    assert read_arrays(tmp_path)["x"].shape == (7, 3, 2, 1)
+
+
+def test_idx_images_may_have_channels(tmp_path):
+    colour = np.stack([IMAGES] * 3, axis=-1)
+    assert np.array_equal(read_arrays(write(tmp_path, idx(colour), idx(LABELS)))["x"], colour)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (idx(LABELS), idx(IMAGES), "starts with 00 00 08 01 instead of 00 00 08 03 or 00 00 08 04.*mixed up"),
+        (idx(IMAGES), idx(IMAGES), "labels-idx1-ubyte is not the idx file.*starts with 00 00 08 03 instead of"),
+        (b"\x89PNG and more", idx(LABELS), "is not the idx file that was needed: it starts with 89 50 4e 47"),
+        (b"\0\0\x0d\x03" + bytes(12), idx(LABELS), "it starts with 00 00 0d 03"),
+        (b"\0\0", idx(LABELS), "images-idx3-ubyte is cut off: an idx file starts with 4 bytes.*, it has 2"),
+        (idx(IMAGES)[:10], idx(LABELS), "is cut off: its first 16 bytes describe it, but it has only 10"),
+        (idx(IMAGES)[:-1], idx(LABELS), r"is cut off: shape \(5, 4, 3\) needs 60 bytes, it has 59; get the file again"),
+        (idx(IMAGES) + b"\0", idx(LABELS), r"holds more than it says: shape \(5, 4, 3\) needs 60 bytes, it has 61"),
+        (
+            gzip.compress(idx(IMAGES), mtime=0)[:-12],
+            idx(LABELS),
+            "images-idx3-ubyte cannot be read: .*cut off or damaged",
+        ),
+        (gzip.compress(idx(IMAGES), mtime=0)[:-4] + b"oops", idx(LABELS), "cannot be read: .*get it again"),
+        (b"\x1f\x8bnonsense", idx(LABELS), "cannot be read: "),
+        (bytes([0, 0, 8, 3]) + b"\xff" * 12, idx(LABELS), "is cut off: shape"),
+    ],
+)
+def test_wrong_idx_files_are_refused_with_what_is_wrong(tmp_path, images, labels, message):
+    with pytest.raises(DataError, match=message):
+        read_arrays(write(tmp_path, images, labels))
+
+
+@pytest.mark.skipif(not (REAL_DATA / "mnist").is_dir(), reason="the folder with MNIST is not here")
+def test_mnist_is_read():
+    found = read_arrays(REAL_DATA / "mnist")
+    assert found["x_test"].shape == (10000, 28, 28)
+    assert np.bincount(found["y_test"]).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+# --- pictures ---
 
 
 def pictures(folder, names, shape=(4, 5, 3)):
@@ -113,15 +206,3 @@ def test_without_pillow_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'bayesemble\[images\]'"):
         read_pictures([tmp_path / "1.png"])
-
-
-def test_images_become_rows_and_know_their_shape():
-    last = np.arange(2 * 4 * 5 * 3).reshape(2, 4, 5, 3)
-    rows, shape = flat_images(last)
-    assert shape == (4, 5, 3)
-    assert np.array_equal(rows, last.reshape(2, -1))
-    first, shape = flat_images(np.moveaxis(last, 3, 1))
-    assert shape == (4, 5, 3)
-    assert np.array_equal(first, rows), "channels first are put last"
-    assert flat_images(last[..., :1])[1] == (4, 5)
-    assert flat_images(last[..., 0])[1] == (4, 5)

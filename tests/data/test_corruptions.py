@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits
 
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data import corruptions, image_filters
+from bayesemble.data.array_files import find_reader
 from bayesemble.data.corruptions import CORRUPTIONS, ROTATIONS, corrupt, rotated
-from bayesemble.data.images import read_idx, read_npz
 from conftest import REAL_DATA
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -269,14 +269,14 @@ def test_corners_become_black_and_shape_and_type_stay() -> None:
 
 @pytest.mark.skipif(not (REAL_DATA / "cifar10").is_dir(), reason="the folder with CIFAR-10 is not here")
 def test_cifar_images_lose_more_with_severity() -> None:
-    images = read_npz(REAL_DATA / "cifar10" / "cifar10_test5k.npz").images[:40]
-    _check_growth(images)
+    path = REAL_DATA / "cifar10" / "cifar10_test5k.npz"
+    _check_growth(find_reader(path).inputs(path)[:40].astype(np.float32) / 255)
 
 
 @pytest.mark.skipif(not (REAL_DATA / "fashion-mnist").is_dir(), reason="the folder with Fashion-MNIST is not here")
 def test_fashion_images_lose_more_with_severity() -> None:
-    start = REAL_DATA / "fashion-mnist" / "t10k"
-    _check_growth(read_idx(f"{start}-images-idx3-ubyte.gz", f"{start}-labels-idx1-ubyte.gz").images[:40])
+    path = REAL_DATA / "fashion-mnist"
+    _check_growth(find_reader(path).inputs(path)[:40, ..., None].astype(np.float32) / 255)
 
 
 def _check_growth(images: np.ndarray) -> None:

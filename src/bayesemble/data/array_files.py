@@ -1,22 +1,24 @@
 """Arrays from files: NPZ, folders of idx files as MNIST has them, and folders with a subfolder of pictures per class.
 
-Whatever the file, what comes back is named x_train, y_train, x_test and y_test, or x and y if it has no test part.
+Whatever the file, what comes back is named x_train, y_train, x_test and y_test, or x and y if it has no test part. Only
+plain arrays are read, nothing that is executable. A further kind of file is a row of `READERS`.
 """
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import math
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from bayesemble.core.errors import DataError, MissingExtraError
-from bayesemble.data.images import read_idx
 from bayesemble.data.table_files import listed
 
 Array = npt.NDArray[Any]
@@ -24,62 +26,62 @@ Array = npt.NDArray[Any]
 _NAMES = (("x_train", "y_train", "x_test", "y_test"), ("x", "y"), ("images", "labels"))
 _INPUTS = ("x_test", "x", "images", "x_train")  # of a file that only gives inputs, the first that is there
 _OURS = {"images": "x", "labels": "y"}
-MOST_CLASSES = 1000
-_CHANNELS = (1, 3, 4)
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_GZIP_MAGIC = b"\x1f\x8b"
+_IDX_BYTES = 8  # the only type of number that image sets use: unsigned bytes
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """All inputs and targets of an NPZ file or a folder."""
-    if path.is_dir():
-        return _read_idx_folder(path) if _has_idx(path) else _read_image_folder(path)
-    with _Archive(path) as archive:
-        for names in _NAMES:
-            if set(names) <= set(archive.files):
-                return {_OURS.get(name, name): archive[name] for name in names}
-        wanted = ", or ".join(" and ".join(names) for names in _NAMES)
-        raise DataError(f"{path} must hold arrays {wanted}; it has {listed(archive.files)}")
+class Reader(NamedTuple):
+    """How one kind of file or folder is read."""
+
+    fits: Callable[[Path], bool]
+    """Whether a path is of this kind."""
+    arrays: Callable[[Path], dict[str, Array]]
+    """All inputs and targets."""
+    inputs: Callable[[Path], Array]
+    """Inputs alone: those of the test part if there is one, else all."""
 
 
-def read_inputs(path: Path) -> Array:
-    """Inputs alone: of the test part if there is one, else all; pictures need no subfolders then."""
-    if path.is_dir() and _has_idx(path):
-        part = "t10k" if _find(path, "t10k", "images") else "train"
-        return _read_idx_part(path, part)[0]
-    if path.is_dir():
-        files = _pictures(path) or [file for folder in _subfolders(path) for file in _pictures(folder)]
-        if not files:
-            raise DataError(f"{path} holds neither idx files nor pictures ({', '.join(_ENDINGS)})")
-        return read_pictures(files)
-    with _Archive(path) as archive:
-        for name in _INPUTS:
-            if name in archive.files:
-                return archive[name]
-        raise DataError(f"{path} must hold one of {', '.join(_INPUTS)}; it has {listed(archive.files)}")
+def find_reader(path: Path) -> Reader | None:
+    """The first reader whose kind a path is of; None for a file of another kind, such as a table."""
+    return next((reader for reader in READERS.values() if reader.fits(path)), None)
 
 
-class _Archive:
-    """An NPZ file whose errors are sentences; nothing that is executable is read."""
+# --- NPZ ---
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
 
-    def __enter__(self) -> Any:
-        self.file = self.path.open("rb")
-        try:
-            self.archive = np.load(self.file, allow_pickle=False)
-            self.archive.__enter__()
-        except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-            self.file.close()
-            raise DataError(f"{self.path} is not a whole npz file: {error}") from error
-        return self.archive
+def read_npz(path: Path, choose: Callable[[list[str]], Iterable[str]]) -> dict[str, Array]:
+    """The arrays of an NPZ file whose names are chosen from all of them."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in choose(archive.files)}
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise DataError(
+            f"{path} cannot be read as an npz file of plain arrays: {error}; it may be cut off or of another kind"
+        ) from error
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self.archive.__exit__(kind, error, None)
-        self.file.close()
-        damaged = isinstance(error, OSError | ValueError | EOFError | zipfile.BadZipFile | zlib.error)
-        if damaged and not isinstance(error, DataError):
-            raise DataError(f"{self.path} is damaged, or holds more than plain arrays: {error}") from error
+
+def _read_npz_arrays(path: Path) -> dict[str, Array]:
+    def choose(names: list[str]) -> tuple[str, ...]:
+        for wanted in _NAMES:
+            if set(wanted) <= set(names):
+                return wanted
+        needed = ", or ".join(" and ".join(wanted) for wanted in _NAMES)
+        raise DataError(f"{path} must hold arrays {needed}; it has {listed(names)}")
+
+    return {_OURS.get(name, name): array for name, array in read_npz(path, choose).items()}
+
+
+def _read_npz_inputs(path: Path) -> Array:
+    def choose(names: list[str]) -> list[str]:
+        if found := [name for name in _INPUTS if name in names]:
+            return found[:1]
+        raise DataError(f"{path} must hold one of {', '.join(_INPUTS)}; it has {listed(names)}")
+
+    (inputs,) = read_npz(path, choose).values()
+    return inputs
 
 
 # --- idx ---
@@ -97,16 +99,53 @@ def _read_idx_folder(folder: Path) -> dict[str, Array]:
     return found if len(found) == 4 else {name.partition("_")[0]: array for name, array in found.items()}
 
 
+def _read_idx_inputs(folder: Path) -> Array:
+    return _read_idx_part(folder, "t10k" if _find(folder, "t10k", "images") else "train")[0]
+
+
 def _read_idx_part(folder: Path, part: str) -> tuple[Array, Array]:
     images, labels = _find(folder, part, "images"), _find(folder, part, "labels")
     if images is None or labels is None:
         raise DataError(f"{folder} has only one of the images and the labels of {part}; both are needed")
-    both = read_idx(images, labels)
-    return both.images, both.labels
+    return _read_idx(images, (3, 4)), _read_idx(labels, (1,))
 
 
 def _find(folder: Path, part: str, what: str) -> Path | None:
     return next(iter(sorted(folder.glob(f"{part}-{what}*idx*ubyte*"))), None)
+
+
+def _read_idx(path: Path, axes: tuple[int, ...]) -> Array:
+    """The array of one idx file: two zero bytes, type, number of axes, their sizes (big-endian), then the numbers.
+
+    Reference: the format as described with the MNIST database, LeCun, Cortes & Burges (1998).
+    """
+    content = _read_bytes(path)
+    if len(content) < 4:
+        raise DataError(f"{path} is cut off: an idx file starts with 4 bytes that describe it, it has {len(content)}")
+    if content[:3] != bytes([0, 0, _IDX_BYTES]) or content[3] not in axes:
+        wanted = " or ".join(f"00 00 08 {count:02x}" for count in axes)
+        raise DataError(
+            f"{path} is not the idx file that was needed: it starts with {content[:4].hex(' ')} instead of {wanted} "
+            "(images have 3 axes or 4, labels 1); are images and labels mixed up?"
+        )
+    start = 4 + 4 * content[3]
+    if len(content) < start:
+        raise DataError(f"{path} is cut off: its first {start} bytes describe it, but it has only {len(content)}")
+    shape = tuple(int.from_bytes(content[start_of : start_of + 4], "big") for start_of in range(4, start, 4))
+    expected, found = math.prod(shape), len(content) - start
+    if found != expected:
+        state = "is cut off" if found < expected else "holds more than it says"
+        raise DataError(f"{path} {state}: shape {shape} needs {expected} bytes, it has {found}; get the file again")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _read_bytes(path: Path) -> bytes:
+    """The content of a file, unpacked if it is packed; what counts is how it starts, not what it is called."""
+    try:
+        content = path.read_bytes()
+        return gzip.decompress(content) if content[:2] == _GZIP_MAGIC else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}; it may be cut off or damaged, get it again") from None
 
 
 # --- pictures ---
@@ -123,6 +162,13 @@ def _read_image_folder(folder: Path) -> dict[str, Array]:
             raise DataError(f"{path} holds no pictures ({', '.join(_ENDINGS)}); each class needs some")
     names = [path.name for path, found in files.items() for _ in found]
     return {"x": read_pictures([file for found in files.values() for file in found]), "y": np.array(names)}
+
+
+def _read_image_inputs(folder: Path) -> Array:
+    files = _pictures(folder) or [file for path in _subfolders(folder) for file in _pictures(path)]
+    if not files:
+        raise DataError(f"{folder} holds neither idx files nor pictures ({', '.join(_ENDINGS)})")
+    return read_pictures(files)
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -158,62 +204,9 @@ def read_pictures(files: list[Path]) -> npt.NDArray[np.uint8]:
     return np.stack(arrays)
 
 
-# --- what arrays mean ---
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Inputs as a matrix, and what is known of them."""
-
-    rows: npt.NDArray[np.float32]
-    one_scale: bool
-    """Whether all columns are pixels, to be scaled alike."""
-    image_shape: tuple[int, ...] | None
-
-
-def as_rows(array: Array, source: str) -> Rows:
-    """Rows `(row, column)` of a matrix, or of images laid out flat; bytes become numbers from 0 to 1."""
-    if array.ndim not in (2, 3, 4) or 0 in array.shape or array.dtype.kind not in "biuf":
-        raise DataError(
-            f"{source} must be numbers (row, column) or images (row, height, width[, channel]), "
-            f"got {array.dtype} of shape {array.shape}"
-        )
-    rows, shape = flat_images(array) if array.ndim > 2 else (array, None)
-    rows = rows.astype(np.float32) / np.float32(255 if array.dtype == np.uint8 else 1)
-    if not np.isfinite(rows).all():
-        raise DataError(f"{source} holds numbers that are not finite; remove or fill in such rows")
-    return Rows(rows, array.ndim > 2 or array.dtype == np.uint8, shape)
-
-
-def as_targets(array: Array, source: str) -> Array:
-    """One target for each row."""
-    flat = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-    if flat.ndim != 1 or flat.dtype.kind not in "biufU":
-        raise DataError(f"{source} must be one target for each row, got {array.dtype} of shape {array.shape}")
-    if flat.dtype.kind == "f" and not np.isfinite(flat).all():
-        raise DataError(f"{source} holds targets that are not finite; remove such rows")
-    return flat
-
-
-def as_classes(
-    targets: list[Array], source: str
-) -> tuple[Literal["classification", "regression"], int | None, list[Array]]:
-    """Classes numbered from 0 in their order, or real numbers as they are."""
-    if all(one.dtype.kind == "f" for one in targets):
-        return "regression", None, [one.astype(np.float64) for one in targets]
-    classes = np.unique(np.concatenate(targets))
-    if not 2 <= len(classes) <= MOST_CLASSES:
-        raise DataError(
-            f"{source}: whole numbers are taken for classes, 2 to {MOST_CLASSES} of them, got {len(classes)}; "
-            "save numbers to predict as real ones (float)"
-        )
-    return "classification", len(classes), [np.searchsorted(classes, one) for one in targets]
-
-
-def flat_images(images: Array) -> tuple[Array, tuple[int, ...]]:
-    """Images `(image, height, width[, channel])`, or with the channels first, as rows; and the shape of one."""
-    if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
-        images = np.moveaxis(images, 1, 3)
-    if images.ndim == 4 and images.shape[3] == 1:
-        images = images[..., 0]
-    return images.reshape(len(images), -1), images.shape[1:]
+READERS = {
+    "npz": Reader(lambda path: path.suffix.lower() == ".npz" and path.is_file(), _read_npz_arrays, _read_npz_inputs),
+    "idx": Reader(lambda path: path.is_dir() and _has_idx(path), _read_idx_folder, _read_idx_inputs),
+    "pictures": Reader(Path.is_dir, _read_image_folder, _read_image_inputs),
+}
+"""Kinds of files and folders; a path is read by the first that it fits."""

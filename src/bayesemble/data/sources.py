@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.data.array_files import as_classes, as_rows, as_targets, read_arrays, read_inputs
+from bayesemble.data.array_files import find_reader
+from bayesemble.data.array_rows import as_classes, as_rows, as_targets
 from bayesemble.data.catalogue import DATASETS, Array, Kind, Parts, Split, find_dataset, load_parts, make_split
 from bayesemble.data.find_schema import find_schema
 from bayesemble.data.schema import Encoded, Schema
@@ -106,15 +107,12 @@ def _read(text: str, seed: int) -> _Whole:
         classes = len(np.unique(parts.y_train)) if dataset.kind == "classification" else None
         return _Whole(parts, dataset.kind, dataset.one_scale, dataset.image_shape, classes)
     path, column = _place(text)
-    if _is_table(path):
+    reader = find_reader(path)
+    if reader is None:
         return _read_table(path, column, seed)
     if column is not None:
         raise DataError(f"{path} is no table, so it has no columns to name; leave out {':' + column!r}")
-    return _of_arrays(read_arrays(path), str(path), seed)
-
-
-def _is_table(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() != ".npz"
+    return _of_arrays(reader.arrays(path), str(path), seed)
 
 
 # --- tables ---
@@ -206,18 +204,21 @@ def _fewer(parts: Parts, rows: int, seed: int, text: str) -> Parts:
 
 def _ood(text: str, seed: int, own: _Whole, own_text: str) -> Array:
     """The inputs of another set, in its test part if it has one; rows of a table need no target."""
-    path = None if text in DATASETS else _place(text)[0]
-    if path is None:
-        found = load_parts(text, seed).x_test
-    elif not _is_table(path):
-        found = as_rows(read_inputs(path), str(path)).rows
-    elif own.encode is not None:
-        found = np.concatenate([own.encode(chunk) for chunk in read_rows(path)])
-    else:
-        raise DataError(f"foreign rows of the table {path} need data that is a table too; {own_text} is not")
-    if found.shape[1] != own.parts.x_train.shape[1]:
+    rows = _ood_rows(text, seed, own, own_text)
+    if rows.shape[1] != own.parts.x_train.shape[1]:
         raise DataError(
-            f"foreign rows must have the columns of the data: {text} has {found.shape[1]}, "
+            f"foreign rows must have the columns of the data: {text} has {rows.shape[1]}, "
             f"{own_text} has {own.parts.x_train.shape[1]}"
         )
-    return found
+    return rows
+
+
+def _ood_rows(text: str, seed: int, own: _Whole, own_text: str) -> Array:
+    if text in DATASETS:
+        return load_parts(text, seed).x_test
+    path, _ = _place(text)
+    if reader := find_reader(path):
+        return as_rows(reader.inputs(path), str(path)).rows
+    if own.encode is None:
+        raise DataError(f"foreign rows of the table {path} need data that is a table too; {own_text} is not")
+    return np.concatenate([own.encode(chunk) for chunk in read_rows(path)])

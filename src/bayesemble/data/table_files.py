@@ -88,11 +88,16 @@ def listed(items: Sequence[object], most: int = 10) -> str:
     return ", ".join(words) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
-def read_rows(path: str | Path, rows_at_once: int = 10_000) -> Iterator[Chunk]:
+def read_rows(path: str | Path, rows_at_once: int = 10_000, nameless: bool = False) -> Iterator[Chunk]:
     """Yield the rows of a CSV or Parquet file in parts.
 
     A CSV file may be compressed with gzip. It is UTF-8, UTF-16 with its mark, or else read as Latin-1, which a note of
     the chunks says. Its delimiter is the comma, semicolon or tab that is most frequent in the first row.
+
+    Args:
+        path: The file.
+        rows_at_once: Rows of a part, at most.
+        nameless: Whether one column may lack a name, as the numbers of rows do that pandas writes.
     """
     place = Path(path)
     if rows_at_once < 1:
@@ -108,26 +113,27 @@ def read_rows(path: str | Path, rows_at_once: int = 10_000) -> Iterator[Chunk]:
     if not start:
         raise DataError(f"{place} is empty; a row with column names was needed")
     if start == b"PAR1" or is_parquet(place):
-        return _read_parquet(place, rows_at_once)
+        return _read_parquet(place, rows_at_once, nameless)
     if start == b"PK\x03\x04":
         raise DataError(f"{place} is a spreadsheet or ZIP archive; save the table as CSV")
-    return _read_csv(place, rows_at_once, compressed=start.startswith(b"\x1f\x8b"))
+    return _read_csv(place, rows_at_once, nameless, compressed=start.startswith(b"\x1f\x8b"))
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is called one."""
+    """Whether the name ends in .parquet or .pq."""
     return path.suffix.lower() in (".parquet", ".pq")
 
 
-def check_header(path: Path, header: Sequence[str]) -> list[str]:
-    """The names of the columns without spaces around them; refused unless each has one of its own."""
+def check_header(path: Path, header: Sequence[str], nameless: bool = False) -> list[str]:
+    """The names of the columns without spaces around them; refused unless each has one of its own, but perhaps one."""
     names = [name.strip() for name in header]
     if not any(names):
         raise DataError(f"{path} has no column names in its first row")
     if len(names) > MOST_COLUMNS:
         raise DataError(f"{path} has {len(names)} columns; at most {MOST_COLUMNS} can be used")
-    if nameless := [number for number, name in enumerate(names, 1) if not name]:
-        raise DataError(f"{path}, row 1: each column needs a name; those without are number {listed(nameless)}")
+    without = [number for number, name in enumerate(names, 1) if not name]
+    if len(without) > nameless:
+        raise DataError(f"{path}, row 1: each column needs a name; those without are number {listed(without)}")
     if repeated := [name for name, count in Counter(names).items() if count > 1]:
         raise DataError(f"{path}, row 1: each column needs a name of its own; repeated are {listed(repeated)}")
     return names
@@ -136,13 +142,13 @@ def check_header(path: Path, header: Sequence[str]) -> list[str]:
 # --- CSV ---
 
 
-def _read_csv(path: Path, rows_at_once: int, compressed: bool) -> Iterator[Chunk]:
+def _read_csv(path: Path, rows_at_once: int, nameless: bool, compressed: bool) -> Iterator[Chunk]:
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     encoding, notes = _find_encoding(path, compressed)
     with _open(path, compressed) as binary, io.TextIOWrapper(binary, encoding, newline="") as file:
         delimiter = _find_delimiter(path, file)
         records = _records(path, csv.reader(_lines(file), delimiter=delimiter, strict=True))
-        header = check_header(path, next(records, (1, []))[1])
+        header = check_header(path, next(records, (1, []))[1], nameless)
         most, empty = min(rows_at_once, MOST_CELLS // len(header)), True
         while part := list(islice(records, most)):
             columns = zip(*(cells for _, cells in part), strict=True)
@@ -238,12 +244,12 @@ def find_arrow() -> tuple[Any, Any]:
         ) from error
 
 
-def _read_parquet(path: Path, rows_at_once: int) -> Iterator[Chunk]:
+def _read_parquet(path: Path, rows_at_once: int, nameless: bool) -> Iterator[Chunk]:
     arrow, parquet = find_arrow()
     row = 2
     try:
         with parquet.ParquetFile(path) as file:
-            header = check_header(path, file.schema_arrow.names)
+            header = check_header(path, file.schema_arrow.names, nameless)
             for batch in file.iter_batches(batch_size=min(rows_at_once, MOST_CELLS // len(header))):
                 columns = {name: _texts(path, arrow, name, batch.column(i)) for i, name in enumerate(header)}
                 yield Chunk(str(path), columns, range(row, row + batch.num_rows))

@@ -1,3 +1,5 @@
+import gzip
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,24 @@ def test_means_of_an_npz(tmp_path):
     assert scores(read_predictions(tmp_path / "p.npz", rows=9)) == pytest.approx(expected)
 
 
+def test_a_table_is_read_as_tables_are(tmp_path):
+    """Packed, with other delimiters, and with the numbers of rows that pandas writes in a column without a name."""
+    (tmp_path / "packed.csv").write_bytes(gzip.compress(CLASSES.replace(",", ";").encode()))
+    (tmp_path / "pandas.csv").write_text(CLASSES.replace("id,", ","))
+    (tmp_path / "plain.csv").write_text(CLASSES)
+    plain, *others = (scores(read_predictions(tmp_path / f"{name}.csv")) for name in ("plain", "packed", "pandas"))
+    assert others == [plain, plain]
+    (tmp_path / "two.csv").write_text(CLASSES.replace("id,", ",,").replace("\n", "\n0,", 3))
+    with pytest.raises(be.DataError, match="each column needs a name; those without are number 1, 2"):
+        list(read_predictions(tmp_path / "two.csv"))
+
+
+def test_classes_may_be_called_what_elsewhere_means_missing(tmp_path):
+    (tmp_path / "p.csv").write_text("p_none,p_some,target\n0.9,0.1,none\n0.2,0.8, some\n")
+    ((_, targets),) = read_predictions(tmp_path / "p.csv")
+    assert targets.tolist() == [0, 1]
+
+
 def test_foreign_predictions_need_no_targets(tmp_path):
     (tmp_path / "p.csv").write_text("p_a,p_b\n0.5,0.5\n0.9,0.1\n")
     np.savez(tmp_path / "p.npz", probs=np.array([[0.5, 0.5], [0.9, 0.1]]))
@@ -63,24 +83,27 @@ def test_foreign_predictions_need_no_targets(tmp_path):
 
 BAD = {
     "no file": (None, "is not a file"),
-    "empty": ("", "is empty; a line with column names"),
+    "empty": ("", "is empty; a row with column names"),
     "no rows": ("p_a,p_b,target\n", "column names but no rows"),
-    "no target": ("p_a,p_b\n1,0\n", "has no column 'target'; its columns are p_a, p_b"),
+    "no target": ("p_a,p_b\n1,0\n", "has no column 'target'; its columns are 'p_a', 'p_b'"),
     "no prediction": ("x,target\n1,0\n", "needs two or more columns p_LABEL, or mean and std"),
     "one probability": ("p_a,target\n1,a\n", "needs two or more columns p_LABEL"),
-    "twice": ("p_a,p_a,target\n1,0,a\n", "several columns called 'p_a'"),
-    "short line": ("p_a,p_b,target\n0.5,0.5,a\n0.5,a\n", "line 3: 3 cells were needed, got 2"),
-    "a word": ("p_a,p_b,target\n0.5,half,a\n", "line 2: 'p_b' must be a number, got 'half'"),
-    "nothing": ("p_a,p_b,target\n0.5,,a\n", "line 2: 'p_b' must be a number, got ''"),
-    "infinite": ("p_a,p_b,target\n0.5,inf,a\n", "line 2: 'p_b' must be finite, got inf"),
-    "foreign label": ("p_a,p_b,target\n0.5,0.5,c\n", "line 2: target 'c' has no column p_c; there are a, b"),
+    "twice": ("p_a,p_a,target\n1,0,a\n", "each column needs a name of its own; repeated are 'p_a'"),
+    "short line": ("p_a,p_b,target\n0.5,0.5,a\n0.5,a\n", "row 3: 3 cells were needed, got 2"),
+    "a word": ("p_a,p_b,target\n0.5,half,a\n", "row 2, column 'p_b': a number like .* was needed, got 'half'"),
+    "nothing": ("p_a,p_b,target\n0.5,,a\n", "row 2, column 'p_b': a number was needed, got ''"),
+    "infinite": ("p_a,p_b,target\n0.5,inf,a\n", "row 2, column 'p_b': .*of at most .* was needed, got 'inf'"),
+    "foreign label": (
+        "p_a,p_b,target\n0.5,0.5,c\n",
+        "row 2, column 'target': 'c' has no column p_c; there are 'a', 'b'",
+    ),
     "no probabilities": ("p_a,p_b,target\n0.9,0.9,a\n", "sum to one"),
     "negative std": ("mean,std,target\n1,-1,1\n", "standard deviations must be positive"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_wrong_with_a_csv_is_named_with_its_line(name, tmp_path):
+def test_what_is_wrong_with_a_csv_is_named_with_its_row(name, tmp_path):
     content, message = BAD[name]
     path = tmp_path / "predictions.csv"
     if content is not None:
@@ -90,7 +113,7 @@ def test_what_is_wrong_with_a_csv_is_named_with_its_line(name, tmp_path):
 
 
 def test_a_file_that_is_no_text_is_refused(tmp_path):
-    (tmp_path / "p.csv").write_bytes(b"\xff\xfe\x00p_a")
+    (tmp_path / "p.csv").write_bytes(b"p_a\x00p_b")
     (tmp_path / "p.npz").write_bytes(b"not a zip")
     for name in ("p.csv", "p.npz"):
         with pytest.raises(be.DataError, match="cannot be read"):
