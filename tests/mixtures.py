@@ -1,4 +1,4 @@
-"""Predictions at random, of three members with unequal weights."""
+"""Predictions at random: a few rows of weighted members, or any number of rows, with and without ties."""
 
 import numpy as np
 import torch
@@ -7,6 +7,8 @@ from bayesemble.predictive import Predictive
 from helpers import poissons
 
 WEIGHTS = [0.5, 0.125, 0.375]
+OF_CLASSES = ("total", "epistemic", "aleatoric", "disagreement", "max_probability", "member_std")
+OF_REALS = ("total", "epistemic", "aleatoric")
 
 
 def random_classes(generator, shape=(3, 6, 4), weights=WEIGHTS):
@@ -27,3 +29,33 @@ def random_poissons(generator):
 def certain_classes(choices, num_classes):
     """Members that give probability exactly 1 to one class: choices `(member, row)`."""
     return Predictive.from_probs(np.eye(num_classes)[np.asarray(choices)])
+
+
+def rows_of_classes(generator, rows, sharpness=1.0):
+    logits = sharpness * torch.randn(3, rows, 4, generator=generator, dtype=torch.float64)
+    return Predictive.from_probs(logits.softmax(-1))
+
+
+def rows_of_numbers(generator, rows, scale=1.0):
+    means = scale * torch.randn(3, rows, generator=generator, dtype=torch.float64)
+    return Predictive.from_normal(means, torch.rand(3, rows, generator=generator, dtype=torch.float64) + 0.5)
+
+
+def certain_members(generator, rows, members=4):
+    """Probabilities of exactly 0 and 1, so that most rows tie with others."""
+    return Predictive.from_probs(
+        torch.eye(3, dtype=torch.float64)[torch.randint(0, 3, (members, rows), generator=generator)]
+    )
+
+
+def equal_rows(generator, rows):
+    """Every row the same: all are equally uncertain."""
+    return Predictive.from_probs(np.tile([[[0.5, 0.25, 0.125, 0.125]], [[0.25, 0.25, 0.25, 0.25]]], (1, rows, 1)))
+
+
+def one_member(generator, rows):
+    return Predictive.from_probs(torch.randn(rows, 4, generator=generator, dtype=torch.float64).softmax(-1))
+
+
+def with_variances(variances):
+    return Predictive.from_normal(np.zeros(len(variances)), np.sqrt(variances))

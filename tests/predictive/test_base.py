@@ -14,11 +14,16 @@ import torch
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import PoissonPredictive, Predictive, match_targets
 from bayesemble.task.likelihoods import Bernoulli
-from mixtures import WEIGHTS, random_classes, random_normals, random_poissons
-
-OF_CLASSES = ("total", "epistemic", "aleatoric", "disagreement", "max_probability", "member_std")
-OF_REALS = ("total", "epistemic", "aleatoric")
-
+from mixtures import (
+    OF_CLASSES,
+    OF_REALS,
+    WEIGHTS,
+    random_classes,
+    random_normals,
+    random_poissons,
+    rows_of_classes,
+    rows_of_numbers,
+)
 
 # --- members, weights, joining, reducing ---
 
@@ -230,6 +235,25 @@ def test_each_measure_of_classes_is_what_it_says(generator):
     }
     for measure, values in expected.items():
         np.testing.assert_allclose(predictive.uncertainty(measure).numpy(), values, atol=1e-12)
+
+
+def test_doubt_of_classes_is_in_entropies_and_of_real_numbers_in_variances(generator):
+    classes, normals = rows_of_classes(generator, 5), rows_of_numbers(generator, 5)
+    assert torch.equal(classes.uncertainty(), classes.entropy)
+    assert torch.equal(classes.uncertainty("epistemic"), classes.mutual_information)
+    assert torch.equal(classes.uncertainty("aleatoric"), classes.expected_entropy)
+    assert torch.equal(normals.uncertainty(), normals.variance)
+    assert torch.equal(normals.uncertainty("epistemic"), normals.epistemic)
+    assert torch.equal(normals.uncertainty("aleatoric"), normals.aleatoric)
+
+
+@pytest.mark.parametrize("measure", ["total", "epistemic", "aleatoric"])
+def test_doubt_is_one_number_per_row_summed_over_outputs(measure, generator):
+    several = Predictive.from_normal(torch.randn(3, 5, 2, generator=generator), 0.5)
+    each = [Predictive.from_normal(several.means[..., i], 0.5) for i in range(2)]
+    torch.testing.assert_close(several.uncertainty(measure), sum(one.uncertainty(measure) for one in each))
+    labels = Bernoulli().predictive(torch.randn(3, 5, 2, generator=generator), {}, torch.full((3,), 1 / 3))
+    assert labels.uncertainty(measure).shape == (5,)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ from bayesemble.metrics.diversity import jensen_shannon as jensen_shannon
 from bayesemble.metrics.diversity import jensen_shannon_matrix as jensen_shannon_matrix
 from bayesemble.metrics.diversity import kl_matrix as kl_matrix
 from bayesemble.metrics.diversity import weight_cosine as weight_cosine
+from bayesemble.metrics.ood import disagreement_ratio as disagreement_ratio
+from bayesemble.metrics.ood import entropy_ratio as entropy_ratio
+from bayesemble.metrics.ood import ood_aupr as ood_aupr
+from bayesemble.metrics.ood import ood_auroc as ood_auroc
+from bayesemble.metrics.ood import ood_fpr95 as ood_fpr95
+from bayesemble.metrics.ood import ood_table as ood_table
 from bayesemble.metrics.recalibration import Isotonic as Isotonic
 from bayesemble.metrics.recalibration import Spread as Spread
 from bayesemble.metrics.recalibration import Temperature as Temperature
@@ -68,13 +74,7 @@ from bayesemble.metrics.selective import ConfidenceCurve as ConfidenceCurve
 from bayesemble.metrics.selective import RiskCoverage as RiskCoverage
 from bayesemble.metrics.selective import accuracy_against_confidence as accuracy_against_confidence
 from bayesemble.metrics.selective import aurc as aurc
-from bayesemble.metrics.selective import disagreement_ratio as disagreement_ratio
-from bayesemble.metrics.selective import entropy_ratio as entropy_ratio
 from bayesemble.metrics.selective import excess_aurc as excess_aurc
-from bayesemble.metrics.selective import ood_aupr as ood_aupr
-from bayesemble.metrics.selective import ood_auroc as ood_auroc
-from bayesemble.metrics.selective import ood_fpr95 as ood_fpr95
-from bayesemble.metrics.selective import ood_table as ood_table
 from bayesemble.metrics.selective import risk_coverage as risk_coverage
 from bayesemble.metrics.summary import Summary as Summary
 from bayesemble.metrics.summary import summarise as summarise

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bayesemble.core.errors import DataError
 from bayesemble.metrics.calibration import Reliability, reliability
+from bayesemble.metrics.ood import auroc
 from bayesemble.metrics.scores import accuracy, brier, coverage, nll, rmse
-from bayesemble.metrics.selective import auroc
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
 
 _BINS = 15

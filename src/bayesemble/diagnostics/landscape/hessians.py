@@ -30,7 +30,6 @@ from bayesemble.core.errors import MissingExtraError, ModelError
 from bayesemble.core.settings import require
 from bayesemble.diagnostics.landscape import measure
 from bayesemble.methods.laplace.gauss_newton import Network
-from bayesemble.task.likelihoods import Bernoulli, Categorical
 from bayesemble.task.task import Task
 from bayesemble.training.batches import as_source
 from bayesemble.training.ensemble import Ensemble
@@ -87,8 +86,7 @@ def sharpness(
             traces.append(_traces(hessian, samples, seeds.child(seed, "member", index, "trace")))
     trace = torch.stack(traces)
     error = trace.std(1) / math.sqrt(samples) if samples > 1 else torch.full_like(trace[:, 0], math.nan)
-    classes = isinstance(ensemble.task.likelihood, Categorical | Bernoulli)
-    return Sharpness(torch.stack(values), trace.mean(1), error, measured.loss, measured.error, classes)
+    return Sharpness(torch.stack(values), trace.mean(1), error, measured.loss, measured.error, measured.classes)
 
 
 def _eigenvalues(hessian: Any, top: int, steps: int, generator: torch.Generator) -> Tensor:

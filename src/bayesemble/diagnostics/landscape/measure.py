@@ -32,12 +32,16 @@ class Measured:
     difference: Tensor
     """(network, reference), share of rows with another class than the reference; for numbers, the root mean squared
     difference of the means."""
+    classes: bool
+    """Whether classes are told apart, rather than numbers predicted."""
 
     @staticmethod
     def concat(parts: list[Measured]) -> Measured:
         """Measurements of several parts, one after the other."""
-        kinds = ("loss", "error", "difference")
-        return Measured(*(torch.cat([getattr(part, kind) for part in parts]) for kind in kinds))
+        loss, error, difference = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("loss", "error", "difference")
+        )
+        return Measured(loss, error, difference, parts[0].classes)
 
 
 def members_of(ensemble: Ensemble) -> Members:
@@ -98,17 +102,19 @@ def measure(ensemble: Ensemble, parts: Iterable[Members], data: Any, *, referenc
 def _measure_part(ensemble: Ensemble, networks: Members, data: Any, known: list[Tensor]) -> Measured:
     loss = torch.zeros(networks.num_members, dtype=torch.float64)
     error, difference = torch.zeros_like(loss), loss.new_zeros(len(loss), len(known[0]) if known else 0)
-    rows, count, squared = 0, 0, False
+    rows, count, classes = 0, 0, True
     for number, (predictive, targets) in enumerate(_predictions(ensemble, networks, data)):
-        answers, squared = _answers(predictive), predictive.kind == "numbers"
+        answers, classes = _answers(predictive), predictive.kind == "classes"
         log_prob = predictive.member_log_prob(targets).double()
         loss -= log_prob.sum(1)
-        error += _apart(answers, match_targets(targets, answers.shape), squared)
+        error += _apart(answers, match_targets(targets, answers.shape), classes)
         for index, other in enumerate(known[number] if known else ()):
-            difference[:, index] += _apart(answers, other, squared)
+            difference[:, index] += _apart(answers, other, classes)
         rows, count = rows + log_prob.shape[1], count + answers[0].numel()
     error, difference = error / count, difference / count
-    return Measured(loss / rows, error.sqrt() if squared else error, difference.sqrt() if squared else difference)
+    if not classes:
+        error, difference = error.sqrt(), difference.sqrt()
+    return Measured(loss / rows, error, difference, classes)
 
 
 def _predictions(ensemble: Ensemble, networks: Members, data: Any) -> Iterator[tuple[Predictive, Tensor]]:
@@ -121,7 +127,7 @@ def _answers(predictive: Predictive) -> Tensor:
     return values.argmax(-1) if predictive.kind == "classes" else values
 
 
-def _apart(answers: Tensor, others: Tensor, squared: bool) -> Tensor:
-    """Summed difference of answers `(network, row, ...)` from those of one other: `(network,)`."""
-    apart = (answers - others).square() if squared else answers != others
+def _apart(answers: Tensor, others: Tensor, classes: bool) -> Tensor:
+    """How many classes differ, or the summed squared difference: `(network, row, ...)` from one other, `(network,)`."""
+    apart = answers != others if classes else (answers - others).square()
     return apart.double().flatten(1).sum(1)

@@ -26,7 +26,6 @@ from bayesemble.core.types import Leaves
 from bayesemble.diagnostics.landscape import measure
 from bayesemble.diagnostics.landscape.measure import Measured
 from bayesemble.methods.geometry import batch_norm
-from bayesemble.task.likelihoods import Bernoulli, Categorical
 from bayesemble.training.ensemble import Ensemble
 
 _ROUNDING_OF_LENGTHS = 1e-6  # in single precision, as a share of the weights
@@ -177,9 +176,8 @@ def _measured(
     num, shape = len(indices), (len(y), len(x))
     loss, error = found.loss[num:].reshape(shape), found.error[num:].reshape(shape)
     difference = found.difference[num:].reshape(*shape, num)
-    corners = Measured(found.loss[:num], found.error[:num], found.difference[:num])
-    classes = isinstance(ensemble.task.likelihood, Categorical | Bernoulli)
-    return Plane(x, y, loss, error, difference, basis.corners, corners, tuple(indices), classes)
+    corners = Measured(found.loss[:num], found.error[:num], found.difference[:num], found.classes)
+    return Plane(x, y, loss, error, difference, basis.corners, corners, tuple(indices), found.classes)
 
 
 def _chosen(ensemble: Ensemble, indices: Sequence[int], num: int, wish: str) -> Members:
