@@ -1,12 +1,15 @@
 import dataclasses
 import json
+import math
+import re
 
+import numpy as np
 import pytest
 import torch
 
 from bayesemble.core import settings
 from bayesemble.core.errors import SettingError
-from bayesemble.core.settings import setting
+from bayesemble.core.settings import allowed, setting, validate
 from bayesemble.execute.schedules import SCHEDULES, Cosine, Step
 from bayesemble.task.likelihoods import LIKELIHOODS, Gaussian
 from bayesemble.task.priors import PRIORS, LaplacePrior, NormalPrior
@@ -25,6 +28,28 @@ class Outer:
     derived: int = dataclasses.field(default=0, init=False)
 
 
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """One field of each kind that `validate` tells apart."""
+
+    needed: str = setting(dataclasses.MISSING, "what has no default", choices=("full", "kron", "diag"))
+    whole: int = setting(3, "at least 2", least=2)
+    positive: float = setting(1.0, "above 0", above=0)
+    share: float = setting(0.5, "a half-open interval", within="[0, 1)")
+    length: str | float = setting("median", "a word or a number", choices=("median",), above=0)
+    often: int | None = setting(None, "a number or nothing", least=1)
+    stop: bool | str = setting("auto", "a truth or a word", choices=("auto",))
+    at: tuple[float, ...] = setting((0.5,), "several", within="(0, 1)")
+    scale: float | dict[str, float] = setting(1.0, "one or several by name", above=0)
+    free: float = setting(0.0, "any number")
+    inner: Inner = dataclasses.field(default=Inner())
+    switch: bool = False
+    derived: int = dataclasses.field(default="later", init=False)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+
 def through_json(value, classes, nested=()):
     return settings.parse(json.loads(json.dumps(settings.dump(value))), classes, nested)
 
@@ -33,6 +58,117 @@ def test_a_field_keeps_its_default_and_its_sentence():
     (field,) = dataclasses.fields(Inner)
     assert Inner().size == 3
     assert field.metadata["help"] == "how large"
+
+
+# --- what a field takes ---
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *[("needed", word) for word in ("full", "kron", "diag")],
+        ("whole", 2),
+        ("whole", 10**30),
+        ("positive", math.ulp(0.0)),
+        ("positive", 7),
+        ("share", 0),
+        ("share", math.nextafter(1, 0)),
+        ("length", "median"),
+        ("length", 0.1),
+        ("often", None),
+        ("often", 1),
+        *[("stop", value) for value in ("auto", True, False)],
+        ("at", ()),
+        ("at", (math.ulp(0.0), 0.5)),
+        ("scale", 2),
+        ("scale", {}),
+        ("scale", {"head.*": 1, "function": 0.5}),
+        ("free", math.nan),
+        ("free", -math.inf),
+        ("switch", True),
+    ],
+    ids=str,
+)
+def test_values_inside_the_limits_are_kept_as_they_are(name, value):
+    found = getattr(Checked(**{"needed": "full", name: value}), name)
+    assert found is value or found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "needed"),
+    [
+        ("needed", ["nonsense", "", "FULL", None, 3, True, ("full",)], "'full', 'kron' or 'diag'"),
+        ("whole", [1, -2, 2.0, 2.5, "2", None, True, math.inf, math.nan], "a whole number from 2"),
+        (
+            "positive",
+            [0, 0.0, -0.0, -math.ulp(0.0), math.nan, math.inf, -math.inf, "1", None, True],
+            "a number above 0",
+        ),
+        ("share", [-math.ulp(0.0), 1, 1.0, math.nan, math.inf, False, None], "a number in [0, 1)"),
+        ("length", [0, -1.0, math.nan, math.inf, True, None, "mean", "1"], "'median' or a number above 0"),
+        ("often", [0, 0.5, 1.0, False, "1"], "a whole number from 1 or None"),
+        ("stop", ["yes", 1, 0.0, None], "True, False or 'auto'"),
+        ("at", [(0.0,), (0.5, 1.0), (math.nan,), ("0.5",), 0.5, None], "a tuple of numbers in (0, 1)"),
+        ("scale", [0, {"a": 1.0, "b": 0.0}, {"a": True}, "1"], "a number above 0 or a dict of numbers above 0"),
+        ("scale", [{1: 1.0}, {"function": 0.0}, {"function": "len"}], "a number above 0 or a dict of numbers above 0"),
+        ("free", [True, "1", None, torch.tensor(1.0)], "a number"),
+        ("inner", [None, 3, Inner], "an Inner"),
+        ("switch", [0, 1, None, "True"], "True or False"),
+    ],
+)
+def test_values_outside_the_limits_are_refused_with_name_need_and_value(name, values, needed):
+    for value in values:
+        with pytest.raises(SettingError, match=f"^{re.escape(f'{name} is {needed}, got {value!r}')}$"):
+            Checked(**{"needed": "full", name: value})
+
+
+@pytest.mark.parametrize("number", [np.int64(5), np.int8(5), np.uint16(5)], ids=repr)
+def test_whole_numbers_of_numpy_are_whole_numbers(number):
+    found = Checked("full", whole=number, positive=number, at=(), scale={"a": number})
+    assert type(found.whole) is type(found.positive) is type(found.scale["a"]) is int
+    assert settings.dump(found)["whole"] == 5
+    with pytest.raises(SettingError, match="whole is a whole number from 2, got 1"):
+        Checked("full", whole=number - number + 1)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_real_numbers_of_numpy_are_numbers_but_not_whole_ones(kind):
+    found = Checked("full", share=kind(0.25), at=(kind(0.5), 0.75))
+    assert (found.share, found.at) == (0.25, (0.5, 0.75))
+    assert type(found.share) is type(found.at[0]) is float
+    for wrong in (kind("nan"), kind("inf"), kind(1)):
+        with pytest.raises(SettingError, match=r"share is a number in \[0, 1\), got (nan|inf|1.0)$"):
+            Checked("full", share=wrong)
+    with pytest.raises(SettingError, match=r"whole is a whole number from 2, got 3\.0"):
+        Checked("full", whole=kind(3))
+
+
+def test_a_truth_of_numpy_is_none():
+    with pytest.raises(SettingError, match="switch is True or False, got "):
+        Checked("full", switch=np.bool_(True))
+    with pytest.raises(SettingError, match="whole is a whole number from 2, got "):
+        Checked("full", whole=np.bool_(True))
+
+
+def test_long_values_are_shortened():
+    with pytest.raises(SettingError) as caught:
+        Checked("full", positive="x" * 10_000)
+    assert len(str(caught.value)) < 150
+
+
+def test_what_each_field_takes_is_said_in_words():
+    found = allowed(Checked)
+    assert found["length"] == "'median' or a number above 0"
+    assert list(found) == [field.name for field in dataclasses.fields(Checked) if field.name != "derived"]
+
+
+def test_a_field_has_one_interval():
+    with pytest.raises(TypeError, match=r"one of least, above and within, got \[0, 1\] and \(0, inf\)"):
+        setting(0.5, "two of them", within="[0, 1]", above=0)
+
+
+# --- JSON ---
 
 
 def test_settings_are_written_by_class_name_and_fields_without_derived_ones():

@@ -188,10 +188,10 @@ def test_clipping_does_nothing_where_all_leaves_are_shared():
 @pytest.mark.parametrize(
     ("name", "momentum", "weight_decay", "message"),
     [
-        ("lbfgs", 0.0, 0.0, "optimizer is one of adam, adamw, sgd, not 'lbfgs'"),
-        ("sgd", 1.0, 0.0, r"momentum lies in \[0, 1\), not 1\.0"),
-        ("sgd", -0.1, 0.0, r"momentum lies in \[0, 1\), not -0\.1"),
-        ("adamw", 0.0, -1.0, r"weight_decay cannot be negative, got -1\.0"),
+        ("lbfgs", 0.0, 0.0, "name is 'adam', 'adamw' or 'sgd', got 'lbfgs'"),
+        ("sgd", 1.0, 0.0, r"momentum is a number in \[0, 1\), got 1\.0"),
+        ("sgd", -0.1, 0.0, r"momentum is a number in \[0, 1\), got -0\.1"),
+        ("adamw", 0.0, -1.0, r"weight_decay is a number from 0, got -1\.0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(name, momentum, weight_decay, message):

@@ -79,5 +79,5 @@ def test_a_shared_leaf_gets_the_sum_of_the_gradients_of_the_members(executor):
 
 
 def test_a_chunk_of_no_members_is_refused():
-    with pytest.raises(be.SettingError, match="at least one member, got 0"):
+    with pytest.raises(be.SettingError, match="chunk is a whole number from 1 or None, got 0"):
         be.Vmap(chunk=0)

@@ -182,15 +182,15 @@ def test_anchors_of_a_classifier_pull_towards_prior_draws():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_members": 0}, "at least one member, got num_members=0"),
-        ({"num_members": -3}, "at least one member, got num_members=-3"),
-        ({"learning_rate": 0.0}, "learning_rate must be positive, got 0.0"),
-        ({"optimizer": "lion"}, "adam, adamw, sgd, not 'lion'"),
-        ({"schedule": "linear"}, "unknown schedule 'linear'; choose one of constant"),
-        ({"clip": -1.0}, "clip must be a positive norm or None"),
-        ({"adversarial": -0.1}, "at least 0, got -0.1"),
-        ({"momentum": 1.0}, "momentum lies in"),
-        ({"weight_decay": -1.0}, "cannot be negative"),
+        ({"num_members": 0}, "num_members is a whole number from 1, got 0"),
+        ({"num_members": -3}, "num_members is a whole number from 1, got -3"),
+        ({"learning_rate": 0.0}, "learning_rate is a number above 0, got 0.0"),
+        ({"optimizer": "lion"}, "optimizer is 'adam', 'adamw' or 'sgd', got 'lion'"),
+        ({"schedule": "linear"}, "schedule is 'constant', 'cosine', 'step', 'cyclical' or a function, got 'linear'"),
+        ({"clip": -1.0}, "clip is a number above 0 or None, got -1.0"),
+        ({"adversarial": -0.1}, "adversarial is a number from 0, got -0.1"),
+        ({"momentum": 1.0}, r"momentum is a number in \[0, 1\), got 1.0"),
+        ({"weight_decay": -1.0}, "weight_decay is a number from 0, got -1.0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

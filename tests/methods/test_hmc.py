@@ -260,10 +260,10 @@ def test_every_chain_may_have_data_of_its_own():
         ({"num_members": 0}, "num_members is a whole number from 1, got 0"),
         ({"num_draws": 2.5}, "num_draws is a whole number from 1, got 2.5"),
         ({"max_leapfrog": 0}, "max_leapfrog is a whole number from 1"),
-        ({"trajectory": 0.0}, "trajectory must be a positive number"),
-        ({"step_size": math.inf}, "step_size must be a positive number, got inf"),
-        ({"warmup": 1.0}, r"warmup is a share of the steps in \[0, 1\), got 1.0"),
-        ({"acceptance": 1.0}, "acceptance is a probability between 0 and 1"),
+        ({"trajectory": 0.0}, "trajectory is a number above 0, got 0.0"),
+        ({"step_size": math.inf}, "step_size is a number above 0, got inf"),
+        ({"warmup": 1.0}, r"warmup is a number in \[0, 1\), got 1.0"),
+        ({"acceptance": 1.0}, r"acceptance is a number in \(0, 1\), got 1.0"),
     ],
 )
 def test_settings_that_cannot_be_honoured_are_refused(settings, message):

@@ -58,7 +58,7 @@ def test_afterwards_dropout_is_off_again():
 def test_a_network_without_dropout_is_refused():
     with pytest.raises(SettingError, match=r"use be\.Dropout"):
         quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.MCDropout())
-    with pytest.raises(SettingError, match="draws is a number"):
+    with pytest.raises(SettingError, match="draws is a whole number from 1, got 0"):
         be.MCDropout(draws=0)
 
 

@@ -1,18 +1,93 @@
-"""Settings are frozen dataclasses: this turns them into JSON and back, and documents each field once.
+"""Settings are dataclasses whose fields say what they take: here they are declared, checked, and turned into JSON.
+
+    rank: int = setting(20, "deviations in the low-rank part", least=2)
+    start: float = setting(0.75, "share of training before snapshots", within="[0, 1)")
+
+    def __post_init__(self) -> None:
+        validate(self)
 
 Methods, schedules, likelihoods, priors and executors are all written `{"class": name, field: value, ...}`.
 """
 
 import dataclasses
+import reprlib
 from collections.abc import Iterable
-from typing import Any
+from functools import cache
+from numbers import Integral, Real
+from typing import Any, get_type_hints
 
+from bayesemble.core.annotations import Limits, fits, words
 from bayesemble.core.errors import SettingError
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
 
-def setting(default: Any, help: str, *, kw_only: bool = False) -> Any:
-    """Declare a field with its default and the one sentence that documents it everywhere."""
-    return dataclasses.field(default=default, metadata={"help": help}, kw_only=kw_only)
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    choices: Iterable[str] = (),
+    least: float | None = None,
+    above: float | None = None,
+    within: str | None = None,
+    kw_only: bool = False,
+) -> Any:
+    """Declare a field with its default, the sentence that documents it everywhere, and what `validate` lets through.
+
+    The annotation says whether it takes whole numbers, None, texts and so on. Choices and bounds hold for each item of
+    a tuple and each value of a dict too.
+
+    Args:
+        default: Its value if none is given; `dataclasses.MISSING` if one is always needed.
+        help: What it means.
+        choices: The texts it may be.
+        least: The smallest number it may be.
+        above: A number that it has to be larger than.
+        within: Both ends of its numbers: "[0, 1)" has 0 in it, but not 1.
+        kw_only: Whether it can only be given by name.
+    """
+    bounds = [] if within is None else [within]
+    bounds += [] if least is None else [f"[{least}, inf)"]
+    bounds += [] if above is None else [f"({above}, inf)"]
+    if len(bounds) > 1:
+        raise TypeError(f"a setting takes one of least, above and within, got {' and '.join(bounds)}")
+    limits = Limits(tuple(choices), bounds[0] if bounds else None)
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits}, kw_only=kw_only)
+
+
+def validate(settings: Any) -> None:
+    """Refuse a dataclass with a value that its field does not take; numbers of numpy become those of Python."""
+    cls: type = type(settings)
+    for name, hint, limits in _fields(cls):
+        value = _plain(getattr(settings, name))
+        if not fits(value, hint, limits):
+            raise SettingError(f"{name} is {words(hint, limits)}, got {_SHORT.repr(value)}")
+        object.__setattr__(settings, name, value)  # the dataclass may be frozen
+
+
+def allowed(cls: type) -> dict[str, str]:
+    """What each field of a dataclass takes, in words."""
+    return {name: words(hint, limits) for name, hint, limits in _fields(cls)}
+
+
+@cache
+def _fields(cls: type) -> list[tuple[str, Any, Limits]]:
+    """Name, annotation and limits of each field that is given, not derived."""
+    hints = get_type_hints(cls)
+    given = [field for field in dataclasses.fields(cls) if field.init]
+    return [(field.name, hints[field.name], field.metadata.get("limits", Limits())) for field in given]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of any library as those of Python."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item) for item in value)
+    return {key: _plain(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def dump(value: Any) -> Any:

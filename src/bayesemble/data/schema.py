@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +10,14 @@ import numpy.typing as npt
 
 from bayesemble.core import settings
 from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.settings import setting, validate
 from bayesemble.data.cells import LARGEST, WAYS, Floats
 from bayesemble.data.table_files import Chunk, listed, shown
 
 FARTHEST = 1e6  # in standard deviations: numbers beyond are cut off, or float32 would overflow
 MARGIN = 0.1  # of the range in training: so far outside of it is still like the training data
 TASKS = ("regression", "classification", "count")
+_FINITE = f"[{-LARGEST}, {LARGEST}]"
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,13 @@ class Column:
     """How the cells of a column are read and scaled; of the target, its classes are the categories."""
 
     name: str
-    way: str
+    way: str = setting(MISSING, "how its cells are written", choices=WAYS)
     missing: bool = False
     """Whether training rows lacked it: then what is missing is a feature, or a category "", of its own."""
-    mean: float = 0.0
-    scale: float = 1.0
-    low: float = 0.0
-    high: float = 0.0
+    mean: float = setting(0.0, "mean of its numbers in training", within=_FINITE)
+    scale: float = setting(1.0, "standard deviation of its numbers in training", within=f"(0, {LARGEST}]")
+    low: float = setting(0.0, "smallest of its numbers in training", within=_FINITE)
+    high: float = setting(0.0, "largest of its numbers in training", within=_FINITE)
     categories: tuple[str, ...] = ()
 
     @property
@@ -38,9 +40,8 @@ class Column:
         return WAYS[self.way]
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        possible = self.way in WAYS and self.scale > 0 and self.low <= self.high
-        if not possible or len(set(self.categories)) < len(self.categories):
+        _validate(self)
+        if self.low > self.high or len(set(self.categories)) < len(self.categories):
             raise DataError(f"a damaged schema: the column {shown(self.name)} cannot be as it is")
 
 
@@ -84,16 +85,16 @@ class Schema:
 
     columns: tuple[Column, ...]
     target: Column
-    task: str
-    num_rows: int
+    task: str = setting(MISSING, "what the target is", choices=TASKS)
+    num_rows: int = setting(MISSING, "rows in training", least=1)
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        _validate(self)
         names, classes = [column.name for column in (*self.columns, self.target)], self.task == "classification"
-        possible = self.task in TASKS and len(set(names)) == len(names) and self.num_rows > 0
         kinds = ("number", "category") if classes else ("number",)
-        possible &= self.target.kind in kinds and (len(self.target.categories) > 1) == classes
+        possible = self.target.kind in kinds and (len(self.target.categories) > 1) == classes
+        possible &= len(set(names)) == len(names)
         if not possible or any((column.kind == "category") != bool(column.categories) for column in self.columns):
             raise DataError(f"a damaged schema: its task, target or columns cannot be as they are: {listed(names)}")
         if not self.columns:
@@ -151,14 +152,12 @@ class Schema:
         return np.array(self.target.categories, dtype=object)[array]
 
 
-def _check_types(value: Column | Schema) -> None:
+def _validate(value: Column | Schema) -> None:
     """Check every field, as it may come from a damaged file."""
-    for field in fields(value):
-        found, needed = getattr(value, field.name), str(field.type)
-        inner = {"tuple[str, ...]": str, "tuple[Column, ...]": Column}.get(needed)
-        good = type(found).__name__ == needed.partition("[")[0] and (needed != "float" or abs(found) <= LARGEST)
-        if not good or (inner and not all(isinstance(item, inner) for item in found)):
-            raise DataError(f"a damaged schema: {field.name!r} must be {needed}, got {shown(str(found))}")
+    try:
+        validate(value)
+    except SettingError as error:
+        raise DataError(f"a damaged schema: {error}") from error
 
 
 def _encode(column: Column, chunk: Chunk, odd: list[Odd]) -> npt.NDArray[Any]:

@@ -20,13 +20,13 @@ from torch import nn
 
 from bayesemble.core.arrays import NumpyArray
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.core.settings import require, setting
-from bayesemble.methods import METHODS, Method, make_method, method_class
+from bayesemble.core.settings import setting, validate
+from bayesemble.methods import Method, make_method, method_class
 from bayesemble.methods.along_training import kept_networks, running_moments
 from bayesemble.methods.base import drawn_slots, full_batch, keeps_dropout
 from bayesemble.methods.gradient import ParticleMethod
 from bayesemble.metrics import fit_spread
-from bayesemble.models.table_networks import quantile_edges, tabular
+from bayesemble.models.table_networks import EMBEDDINGS, quantile_edges, tabular
 from bayesemble.task.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
 from bayesemble.task.priors import NormalPrior
 from bayesemble.task.task import Task
@@ -49,25 +49,25 @@ class Recipe:
 
     method: str = setting("deep_ensemble", "name of a method")
     settings: Mapping[str, Any] = field(default_factory=dict, metadata={"help": "settings of the method"})
-    epochs: int | None = setting(None, "passes over the rows, at most")
-    batch_size: int | None = setting(None, "rows of each step")
-    width: int | None = setting(None, "units of each layer")
-    depth: int = setting(1, "residual blocks of the network")
-    embedding: str = setting("periodic", "what numbers become at the input: periodic, piecewise or none")
-    dropout: float = setting(0.0, "rate of dropout layers in training")
-    prior_std: float = setting(1.0, "standard deviation of the normal prior of the weights")
-    noise: str = setting("student", "noise of a real target: student, with heavy tails, or normal")
-    early_stopping: bool | str = setting("auto", "whether to stop by the loss on held-out rows: true, false or auto")
-    validation_fraction: float = setting(0.1, "share of the training rows that are held out for early stopping")
-    patience: int | None = setting(None, "epochs without a better loss after which training stops")
+    epochs: int | None = setting(None, "passes over the rows, at most", least=1)
+    batch_size: int | None = setting(None, "rows of each step", least=1)
+    width: int | None = setting(None, "units of each layer", least=1)
+    depth: int = setting(1, "residual blocks of the network", least=0)
+    embedding: str = setting("periodic", "what numbers become at the input", choices=EMBEDDINGS)
+    dropout: float = setting(0.0, "rate of dropout layers in training", within="[0, 1)")
+    prior_std: float = setting(1.0, "standard deviation of the normal prior of the weights", above=0)
+    noise: str = setting("student", "noise of a real target: student, with heavy tails, or normal", choices=_NOISES)
+    early_stopping: bool | str = setting("auto", "whether to stop by the loss on held-out rows", choices=("auto",))
+    validation_fraction: float = setting(
+        0.1, "share of the training rows that are held out for early stopping", within="(0, 1)"
+    )
+    patience: int | None = setting(None, "epochs without a better loss after which training stops", least=1)
 
     def __post_init__(self) -> None:
-        # A list, as what stands in a file may be of any type, also one that a dict cannot look up.
-        require(self.noise in list(_NOISES), f"noise is one of {', '.join(_NOISES)}, not {self.noise!r}")
+        validate(self)
 
     def make_method(self) -> Method:
         """The method, with the defaults of `own_defaults`."""
-        require(isinstance(self.method, str), f"method is one of {', '.join(METHODS)}, got {self.method!r}")
         return make_method(self.method, **(own_defaults(self.method, self.settings) | dict(self.settings)))
 
     def make_network(
@@ -93,8 +93,6 @@ class Recipe:
     def hold_out(self, method: Method, y: NumpyArray, labels: bool, seed: int) -> NumpyArray:
         """Which rows are held out: of each class its share, and never all."""
         wish, share = self.early_stopping, self.validation_fraction
-        require(wish in (True, False, "auto"), f'early_stopping is True, False or "auto", not {wish!r}')
-        require(0 < share < 1, f"validation_fraction is a share between 0 and 1, got {share}")
         chosen = np.zeros(len(y), dtype=bool)
         able = can_stop_early(method)
         if wish is True and not able:

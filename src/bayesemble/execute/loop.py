@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesemble.core import offload
 from bayesemble.core.members import Members, State
 from bayesemble.core.seeds import scoped, seed_torch
-from bayesemble.core.settings import setting
+from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import gradient_leaves, slopes
 
@@ -20,7 +20,10 @@ class Loop:
     """Run members one by one; only one member's activations are in memory at a time."""
 
     channels_last: bool = setting(False, "keep images and kernels in channels-last order, faster for convolutions")
-    threads: int | None = setting(None, "number of torch threads; None leaves it as it is")
+    threads: int | None = setting(None, "number of torch threads; None leaves it as it is", least=1)
+
+    def __post_init__(self) -> None:
+        validate(self)
 
     def arrange(self, state: State) -> State:
         """Put the kernels of each member into channels-last order, if asked for."""

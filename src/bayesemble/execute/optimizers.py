@@ -6,7 +6,7 @@ functional optimisers, so the numbers are those of `torch.optim` run on each mem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from bayesemble.core import offload
-from bayesemble.core.settings import require
+from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
@@ -30,14 +30,12 @@ class Optimizer:
     The momentum of Adam is its first decay rate, beta 1.
     """
 
-    name: str
-    momentum: float
-    weight_decay: float
+    name: str = setting(MISSING, "rule that makes steps of gradients", choices=OPTIMIZERS)
+    momentum: float = setting(MISSING, "momentum of sgd, or the first decay rate (beta 1) of adam", within="[0, 1)")
+    weight_decay: float = setting(MISSING, "decay of the weights", least=0)
 
     def __post_init__(self) -> None:
-        require(self.name in OPTIMIZERS, f"optimizer is one of {', '.join(OPTIMIZERS)}, not {self.name!r}")
-        require(0 <= self.momentum < 1, f"momentum lies in [0, 1), not {self.momentum}")
-        require(self.weight_decay >= 0, f"weight_decay cannot be negative, got {self.weight_decay}")
+        validate(self)
 
     @property
     def num_moments(self) -> int:

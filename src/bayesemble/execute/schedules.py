@@ -1,9 +1,10 @@
 """Learning-rate schedules: pure functions of the share of training that is done, in [0, 1)."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import require, setting, validate
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class Cosine:
     Reference: Loshchilov & Hutter (2017).
     """
 
-    warmup: float = setting(0.0, "share of training over which the rate first rises linearly from 0")
+    warmup: float = setting(0.0, "share of training over which the rate first rises linearly from 0", within="[0, 1)")
     floor: float = setting(0.0, "the factor at the end")
 
     def __post_init__(self) -> None:
-        require(0 <= self.warmup < 1, f"warmup is a share of training in [0, 1), not {self.warmup}")
+        validate(self)
 
     def __call__(self, progress: float) -> float:
         """Give the factor on the learning rate."""
@@ -42,11 +43,11 @@ class Cosine:
 class Step:
     """The rate is multiplied by `factor` at each of the given shares of training."""
 
-    at: tuple[float, ...] = setting((0.5, 0.75), "shares of training at which the rate drops")
+    at: tuple[float, ...] = setting((0.5, 0.75), "shares of training at which the rate drops", within="(0, 1)")
     factor: float = setting(0.1, "what the rate is multiplied by at each drop")
 
     def __post_init__(self) -> None:
-        require(all(0 < share < 1 for share in self.at), f"drops lie inside training, in (0, 1), not at {self.at}")
+        validate(self)
 
     def __call__(self, progress: float) -> float:
         """Give the factor on the learning rate."""
@@ -62,19 +63,19 @@ class Cyclical:
     Reference: Huang et al. (2017); Zhang et al. (2020).
     """
 
-    cycles: int = setting(4, "how many times the rate starts anew")
+    cycles: int = setting(4, "how many times the rate starts anew", least=1)
 
     def __post_init__(self) -> None:
-        require(self.cycles >= 1, f"a cyclical schedule needs at least one cycle, got {self.cycles}")
+        validate(self)
 
     def __call__(self, progress: float) -> float:
         """Give the factor on the learning rate."""
         return (1 + math.cos(math.pi * ((self.cycles * progress) % 1.0))) / 2
 
 
-Schedule = Constant | Cosine | Step | Cyclical
+Schedule = Callable[[float], float]
 
-SCHEDULES: dict[str, type[Schedule]] = {
+SCHEDULES: dict[str, type[Constant | Cosine | Step | Cyclical]] = {
     "constant": Constant,
     "cosine": Cosine,
     "step": Step,

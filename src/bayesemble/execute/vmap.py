@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayesemble.core import offload
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import gradient_leaves, slopes
 from bayesemble.execute.randomness import per_member as random_per_member
@@ -19,11 +19,11 @@ from bayesemble.execute.randomness import per_member as random_per_member
 class Vmap:
     """Run members vectorised over the member axis."""
 
-    chunk: int | None = setting(None, "members at a time, the lever on memory; None takes all at once")
-    threads: int | None = setting(None, "number of torch threads; None leaves it as it is")
+    chunk: int | None = setting(None, "members at a time, the lever on memory; None takes all at once", least=1)
+    threads: int | None = setting(None, "number of torch threads; None leaves it as it is", least=1)
 
     def __post_init__(self) -> None:
-        require(self.chunk is None or self.chunk >= 1, f"chunk is at least one member, got {self.chunk}")
+        validate(self)
 
     def arrange(self, state: State) -> State:
         """Vectorised members lie one behind the other."""

@@ -4,9 +4,9 @@ This file is the registry: one line for each method. The command line, `compare`
 """
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from bayesemble.core.errors import SettingError
 from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC
@@ -75,24 +75,15 @@ def method_class(name: str) -> type[Any]:
 
 def make_method(name: str, **settings: Any) -> Method:
     """Make a method by name; settings that the name fixes or does not have are refused."""
-    fields = get_type_hints(method_class(name))
+    known = [field.name for field in fields(method_class(name))]
     maker = METHODS[name]
     fixed = maker.keywords if isinstance(maker, partial) else {}
     for key, value in settings.items():
-        if key not in fields:
-            raise SettingError(f"method {name!r} has no setting {key!r}; it has {', '.join(fields)}")
-        if not _fits(value, fields[key]):
-            raise SettingError(f"setting {key!r} of {name!r} must be {fields[key]}, got {value!r}")
+        if key not in known:
+            raise SettingError(f"method {name!r} has no setting {key!r}; it has {', '.join(known)}")
         if key in fixed and value != fixed[key]:
             raise SettingError(f"method {name!r} always has {key}={fixed[key]!r}, {key}={value!r} cannot be honoured")
-    return maker(**settings)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the type that a field declares; whole numbers serve as real ones, truths do not."""
-    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if isinstance(value, bool):
-        return bool in kinds
-    return isinstance(value, tuple(get_origin(kind) or kind for kind in kinds)) or (
-        isinstance(value, int) and float in kinds
-    )
+    try:
+        return maker(**settings)
+    except SettingError as error:
+        raise SettingError(f"method {name!r}: {error}") from error

@@ -13,11 +13,11 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
 from bayesemble.execute.executor import Executor
-from bayesemble.execute.optimizers import Optimizer, clip_per_member
-from bayesemble.execute.schedules import Schedule, resolve
+from bayesemble.execute.optimizers import OPTIMIZERS, Optimizer, clip_per_member
+from bayesemble.execute.schedules import SCHEDULES, Schedule, resolve
 from bayesemble.task.priors import NormalPrior
 from bayesemble.task.task import OF_LIKELIHOOD, Task
 
@@ -26,27 +26,23 @@ from bayesemble.task.task import OF_LIKELIHOOD, Task
 class ParticleMethod:
     """Settings that every gradient method has."""
 
-    num_members: int = setting(5, "number of independently started members")
-    learning_rate: float = setting(1e-3, "step size, before the schedule")
-    optimizer: str = setting("adam", "adam, adamw or sgd")
-    schedule: str | Schedule = setting("constant", "learning-rate schedule: constant, cosine, step or cyclical")
-    momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam")
-    weight_decay: float = setting(0.0, "decay of the optimiser, only for a task without prior, which says the same")
-    clip: float | None = setting(None, "largest norm of each member's gradient of the mean loss")
+    num_members: int = setting(5, "number of independently started members", least=1)
+    learning_rate: float = setting(1e-3, "step size, before the schedule", above=0)
+    optimizer: str = setting("adam", "rule that makes steps of gradients", choices=OPTIMIZERS)
+    schedule: str | Schedule = setting("constant", "how the learning rate goes along training", choices=SCHEDULES)
+    momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam", within="[0, 1)")
+    weight_decay: float = setting(
+        0.0, "decay of the optimiser, only for a task without prior, which says the same", least=0
+    )
+    clip: float | None = setting(
+        None, "largest norm of each member's gradient of the mean loss; None cuts nothing", above=0
+    )
     bootstrap: bool = setting(False, "train each member on its own resample of the rows")
     anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
-    adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off")
+    adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off", least=0)
 
     def __post_init__(self) -> None:
-        require(
-            isinstance(self.num_members, int) and self.num_members >= 1,
-            f"an ensemble needs at least one member, got num_members={self.num_members}",
-        )
-        require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
-        require(self.clip is None or self.clip > 0, f"clip must be a positive norm or None, got {self.clip}")
-        require(self.adversarial >= 0, f"adversarial is a step size of at least 0, got {self.adversarial}")
-        resolve(self.schedule)
-        self.make_optimizer()
+        validate(self)
 
     def make_optimizer(self) -> Optimizer:
         """The optimiser that the settings describe."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.execute.executor import Executor
 from bayesemble.methods import gradient
@@ -46,23 +46,20 @@ Pull = Callable[[Tensor], tuple[Tensor, Tensor]]
 class HMC:
     """Chains of Hamiltonian Monte Carlo on the whole data: the reference for small networks."""
 
-    num_members: int = setting(4, "number of chains")
-    num_draws: int = setting(100, "draws kept of each chain, evenly spaced after the warm-up")
-    warmup: float = setting(0.5, "share of the transitions in which step size and mass adapt; no draw is kept of them")
-    acceptance: float = setting(0.8, "mean probability of acceptance that the step size is adapted to")
-    trajectory: float = setting(math.pi / 2, "mean length of a trajectory, in standard deviations of the posterior")
-    max_leapfrog: int = setting(500, "most leapfrog steps of a transition, each a gradient on the whole data")
-    step_size: float = setting(0.01, "leapfrog step before adaptation, in standard deviations of the prior")
+    num_members: int = setting(4, "number of chains", least=1)
+    num_draws: int = setting(100, "draws kept of each chain, evenly spaced after the warm-up", least=1)
+    warmup: float = setting(
+        0.5, "share of the transitions in which step size and mass adapt; no draw is kept of them", within="[0, 1)"
+    )
+    acceptance: float = setting(0.8, "mean probability of acceptance that the step size is adapted to", within="(0, 1)")
+    trajectory: float = setting(
+        math.pi / 2, "mean length of a trajectory, in standard deviations of the posterior", above=0
+    )
+    max_leapfrog: int = setting(500, "most leapfrog steps of a transition, each a gradient on the whole data", least=1)
+    step_size: float = setting(0.01, "leapfrog step before adaptation, in standard deviations of the prior", above=0)
 
     def __post_init__(self) -> None:
-        for name in ("num_members", "num_draws", "max_leapfrog"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and value >= 1, f"{name} is a whole number from 1, got {value}")
-        for name in ("trajectory", "step_size"):
-            value = getattr(self, name)
-            require(value > 0 and math.isfinite(value), f"{name} must be a positive number, got {value}")
-        require(0 <= self.warmup < 1, f"warmup is a share of the steps in [0, 1), got {self.warmup}")
-        require(0 < self.acceptance < 1, f"acceptance is a probability between 0 and 1, got {self.acceptance}")
+        validate(self)
 
     @property
     def full_batch(self) -> bool:

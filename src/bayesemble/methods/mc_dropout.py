@@ -14,7 +14,7 @@ import torch
 
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.executor import Executor
 from bayesemble.methods import gradient
@@ -27,14 +27,10 @@ from bayesemble.task.task import Task
 class MCDropout(ParticleMethod):
     """The network's own dropout layers, on in prediction."""
 
-    num_members: int = setting(1, "number of independently started networks; draws average over all")
-    draws: int = setting(20, "passes for a prediction, unless told otherwise")
+    num_members: int = setting(1, "number of independently started networks; draws average over all", least=1)
+    draws: int = setting(20, "passes for a prediction, unless told otherwise", least=1)
 
     keeps_dropout = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.draws >= 1, f"draws is a number from 1, got {self.draws}")
 
     def init(self, task: Task, seed: int) -> State:
         """Start the members."""

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesemble.core.errors import DataError, SettingError
-from bayesemble.core.settings import require, setting
+from bayesemble.core.errors import DataError
+from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves
 from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
-from bayesemble.predictive.student_t import check_degrees, standard_log_density
+from bayesemble.predictive.student_t import FEWEST_DEGREES, standard_log_density
 
 
 class Likelihood(ABC):
@@ -115,12 +115,12 @@ class Gaussian(Likelihood):
     log p(y|f) = -(y - f)^2 / (2 s^2) - log s - log(2 pi) / 2
     """
 
-    noise: float | str = setting(1.0, 'standard deviation of the noise, or "learned": one per member and output')
+    noise: float | str = setting(
+        1.0, 'standard deviation of the noise, or "learned": one per member and output', choices=("learned",), above=0
+    )
 
     def __post_init__(self) -> None:
-        positive = isinstance(self.noise, int | float) and math.isfinite(self.noise) and self.noise > 0
-        if self.noise != "learned" and not positive:
-            raise SettingError(f'noise is a positive standard deviation or "learned", not {self.noise!r}')
+        validate(self)
 
     def leaves(self, output_shape: tuple[int, ...]) -> Leaves:
         """The logarithm of the noise, starting from a standard deviation of 1."""
@@ -155,11 +155,12 @@ class Heteroscedastic(Likelihood):
     The first half are the means, the second half go through a softplus to give the variances (plus 1e-6).
     """
 
-    stretch: float = setting(1.0, "factor on all standard deviations, such as a recalibration gives", kw_only=True)
+    stretch: float = setting(
+        1.0, "factor on all standard deviations, such as a recalibration gives", above=0, kw_only=True
+    )
 
     def __post_init__(self) -> None:
-        sensible = math.isfinite(self.stretch) and self.stretch > 0
-        require(sensible, f"stretch is a factor above 0, got {self.stretch}")
+        validate(self)
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Real numbers, half as many as outputs."""
@@ -222,11 +223,7 @@ class HeteroscedasticStudent(Heteroscedastic):
     Reference: Lange, Little & Taylor (1989), "Robust statistical modeling using the t distribution".
     """
 
-    degrees: int = setting(4, "degrees of freedom, from 3; the fewer, the heavier the tails")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_degrees(self.degrees)
+    degrees: int = setting(4, "degrees of freedom; the fewer, the heavier the tails", least=FEWEST_DEGREES)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log density of a Student t distribution."""

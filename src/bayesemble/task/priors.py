@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import SettingError
-from bayesemble.core.settings import setting
+from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves
 
 Scale = float | dict[str, float]
@@ -17,7 +17,8 @@ Scale = float | dict[str, float]
 
 Shapes = dict[str, tuple[int, ...]]
 
-_SCALING_HELP = '"fan_in" divides the scale of every weight matrix or kernel by sqrt(fan-in); else "none"'
+_SCALING_HELP = '"fan_in" divides the scale of every weight matrix or kernel by sqrt(fan-in)'
+_SCALINGS = ("none", "fan_in")
 
 
 class Prior(ABC):
@@ -45,11 +46,7 @@ class Prior(ABC):
         return {name: self._scale_of(name, shape) for name, shape in shapes.items()}
 
     def __post_init__(self) -> None:
-        if self.scaling not in ("none", "fan_in"):
-            raise SettingError(f'scaling is "none" or "fan_in", not {self.scaling!r}')
-        for value in self._patterns().values():
-            if not (isinstance(value, int | float) and value > 0 and math.isfinite(value)):
-                raise SettingError(f"the scale of a prior must be a positive number, got {value!r}")
+        validate(self)
 
     def _patterns(self) -> dict[str, float]:
         scale = self._scale()
@@ -67,8 +64,8 @@ class Prior(ABC):
 class NormalPrior(Prior):
     """w ~ Normal(0, std^2): log p(w) = -w^2 / (2 std^2) - log std - log(2 pi) / 2."""
 
-    std: Scale = setting(1.0, "standard deviation, for all leaves or by name pattern")
-    scaling: str = setting("none", _SCALING_HELP)
+    std: Scale = setting(1.0, "standard deviation, for all leaves or by name pattern", above=0)
+    scaling: str = setting("none", _SCALING_HELP, choices=_SCALINGS)
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, num_data: int) -> "NormalPrior":
@@ -107,8 +104,8 @@ class NormalPrior(Prior):
 class LaplacePrior(Prior):
     """w ~ Laplace(0, scale), which favours sparse weights: log p(w) = -|w| / scale - log(2 scale)."""
 
-    scale: Scale = setting(1.0, "scale, for all leaves or by name pattern")
-    scaling: str = setting("none", _SCALING_HELP)
+    scale: Scale = setting(1.0, "scale, for all leaves or by name pattern", above=0)
+    scaling: str = setting("none", _SCALING_HELP, choices=_SCALINGS)
 
     def log_prob(self, params: Leaves, scales: dict[str, float]) -> Tensor:
         """Sum of Laplace log densities."""

@@ -162,12 +162,12 @@ def test_more_snapshots_than_steps_are_refused():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_members": 0}, "at least one member"),
+        ({"num_members": 0}, "num_members is a whole number from 1, got 0"),
         ({"snapshots": 0}, "snapshots is a whole number from 1, got 0"),
         ({"snapshots": 2.5}, "snapshots is a whole number from 1, got 2.5"),
-        ({"cycle": "sine"}, "cycle is one of cosine, triangular, not 'sine'"),
-        ({"start": 1.0}, r"start is a share of training in \[0, 1\), or None, got 1.0"),
-        ({"floor": -0.1}, r"floor is a share of the learning rate in \[0, 1\], got -0.1"),
+        ({"cycle": "sine"}, "cycle is 'cosine' or 'triangular', got 'sine'"),
+        ({"start": 1.0}, r"start is a number in \[0, 1\) or None, got 1.0"),
+        ({"floor": -0.1}, r"floor is a number in \[0, 1\], got -0.1"),
     ],
 )
 def test_settings_that_cannot_be_honoured_are_refused(settings, message):

@@ -129,14 +129,14 @@ def test_saved_loaded_and_kept(tmp_path, basis):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"basis": "line"}, "basis is pca, random or curve"),
+        ({"basis": "line"}, "basis is 'pca', 'random' or 'curve', got 'line'"),
         ({"basis": "curve", "dim": 3}, "the plane of a curve has two directions"),
-        ({"dim": 0}, "dim is a number from 1"),
-        ({"inference": "mcmc"}, "inference is ess or vi"),
-        ({"temperature": 0.0}, "temperature is a positive number"),
+        ({"dim": 0}, "dim is a whole number from 1 or None, got 0"),
+        ({"inference": "mcmc"}, "inference is 'ess' or 'vi', got 'mcmc'"),
+        ({"temperature": 0.0}, "temperature is a number above 0, got 0.0"),
         ({"dim": 9}, "9 directions cannot be found from rank=5"),
-        ({"start": 1.0}, "start is a share"),
-        ({"draws": 0}, "draws is a number from 1"),
+        ({"start": 1.0}, r"start is a number in \[0, 1\), got 1.0"),
+        ({"draws": 0}, "draws is a whole number from 1, got 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings, sentence):

@@ -187,11 +187,11 @@ def test_resuming_after_the_end_gives_the_same_draws(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"rank": 1}, "rank is a number"),
-        ({"scale": -1.0}, "scale is a factor"),
-        ({"start": 1.0}, "start is a share"),
-        ({"snapshots": 1}, "snapshots is a number from 2"),
-        ({"draws": 0}, "draws is a number from 1"),
+        ({"rank": 1}, "rank is a whole number from 2, got 1"),
+        ({"scale": -1.0}, "scale is a number from 0, got -1.0"),
+        ({"start": 1.0}, r"start is a number in \[0, 1\), got 1.0"),
+        ({"snapshots": 1}, "snapshots is a whole number from 2, got 1"),
+        ({"draws": 0}, "draws is a whole number from 1, got 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings, sentence):

@@ -259,16 +259,17 @@ def test_data_of_each_member_is_trained_on_but_not_predicted_at_once():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"assignment": "row"}, "assignment is one of layer"),
-        ({"components": 0}, "components is a number from 1"),
-        ({"rate": 1.0}, "probability below 1"),
+        ({"assignment": "row"}, "assignment is 'layer', 'element', 'unit', 'network' or a dict of these, got 'row'"),
+        ({"assignment": {"norm": "row"}}, "assignment is .* or a dict of these, got {'norm': 'row'}"),
+        ({"components": 0}, "components is a whole number from 1, got 0"),
+        ({"rate": 1.0}, r"rate is a number in \[0, 1\), got 1.0"),
         ({"mixing": "learned"}, "training_draws=2"),
-        ({"kl": "half"}, "kl is exact or single"),
-        ({"statistics": "none"}, "statistics is shared or own"),
-        ({"train": "nothing"}, "train is all or components"),
-        ({"mixing": "some"}, "mixing is uniform or learned"),
-        ({"draws": 0}, "draws is a number from 1"),
-        ({"sigma": -1.0}, "sigma is a number of at least 0"),
+        ({"kl": "half"}, "kl is 'exact' or 'single', got 'half'"),
+        ({"statistics": "none"}, "statistics is 'shared' or 'own', got 'none'"),
+        ({"train": "nothing"}, "train is 'all' or 'components', got 'nothing'"),
+        ({"mixing": "some"}, "mixing is 'uniform' or 'learned', got 'some'"),
+        ({"draws": 0}, "draws is a whole number from 1, got 0"),
+        ({"sigma": -1.0}, "sigma is a number from 0, got -1.0"),
         ({"anchored": True}, "leave it off"),
     ],
 )
@@ -304,5 +305,5 @@ def test_wishes_of_any_form_are_taken_by_name_and_others_refused():
     for wish in (["first", "last"], nn.LayerNorm, (nn.Linear, nn.LayerNorm), lambda name, _: True):
         assert make_method("ecmp", select=wish).select == wish
     for wish in (3, None, True):
-        with pytest.raises(be.SettingError, match="setting 'select' of 'ecmp' must be"):
+        with pytest.raises(be.SettingError, match=f"select is a text, .* or a function, got {wish}"):
             make_method("ecmp", select=wish)

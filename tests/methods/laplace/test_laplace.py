@@ -280,10 +280,10 @@ def test_validation_while_training_is_by_the_members_themselves():
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"structure": "lowrank"}, "structure is full, kron or diag, not 'lowrank'"),
-        ({"predict": "probit"}, "predict is glm or samples"),
-        ({"prior": "grid"}, "prior is task or marginal_likelihood"),
-        ({"draws": 0}, "draws is a number from 1"),
+        ({"structure": "lowrank"}, "structure is 'full', 'kron' or 'diag', got 'lowrank'"),
+        ({"predict": "probit"}, "predict is 'glm' or 'samples', got 'probit'"),
+        ({"prior": "grid"}, "prior is 'task' or 'marginal_likelihood', got 'grid'"),
+        ({"draws": 0}, "draws is a whole number from 1, got 0"),
         ({"anchored": True}, "leave it off"),
     ],
 )

@@ -9,7 +9,6 @@ from bayesemble.core.errors import SettingError
 from bayesemble.methods.repulsion.density_scores import (
     ESTIMATORS,
     calibrate,
-    check_estimator,
     effective_dimension,
     kde,
     laplacian,
@@ -392,8 +391,3 @@ def test_a_negative_ridge_is_refused(estimate, eta):
 def test_a_threshold_is_a_share(threshold):
     with pytest.raises(SettingError, match=rf"threshold is a share in \(0, 1\] or None, got {threshold}"):
         ssge(torch.zeros(3, 2), threshold=threshold)
-
-
-def test_an_unknown_estimator_is_refused():
-    with pytest.raises(SettingError, match="estimator is one of kde, sge, ssge, not 'stein'"):
-        check_estimator("stein", 0.01, None)

@@ -127,17 +127,17 @@ def test_products_keep_their_digits_where_members_are_large_and_close():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"space": "output"}, "space is one of weight, function, not 'output'"),
-        ({"kernel": "linear"}, "kernel is one of rbf, laplace"),
-        ({"bandwidth": -1.0}, "bandwidth is .median. or a positive length"),
-        ({"repulsion": -0.1}, "repulsion is a factor of at least 0"),
-        ({"anneal": "cosine"}, "anneal is one of none, linear, tanh, cyclical"),
-        ({"anneal_share": 0.0}, "anneal_share is a share in"),
-        ({"driving": 0.0}, "driving is a positive factor"),
-        ({"features": "softmax"}, "features is one of"),
-        ({"points": "grid"}, "points is one of batch, noise"),
-        ({"prior_every": 0}, "prior_every is a number of steps from 1"),
-        ({"prior_draws": 1}, "prior_draws is at least 2"),
+        ({"space": "output"}, "space is 'weight' or 'function', got 'output'"),
+        ({"kernel": "linear"}, "kernel is 'rbf' or 'laplace', got 'linear'"),
+        ({"bandwidth": -1.0}, "bandwidth is 'median' or a number above 0, got -1.0"),
+        ({"repulsion": -0.1}, "repulsion is a number from 0, got -0.1"),
+        ({"anneal": "cosine"}, "anneal is 'none', 'linear', 'tanh' or 'cyclical', got 'cosine'"),
+        ({"anneal_share": 0.0}, r"anneal_share is a number in \(0, 1\], got 0.0"),
+        ({"driving": 0.0}, "driving is a number above 0, got 0.0"),
+        ({"features": "softmax"}, "features is 'auto', 'outputs', 'centred' or 'log_probs', got 'softmax'"),
+        ({"points": "grid"}, "points is 'batch', 'noise' or a Sampler, got 'grid'"),
+        ({"prior_every": 0}, "prior_every is a whole number from 1, got 0"),
+        ({"prior_draws": 1}, "prior_draws is a whole number from 2, got 1"),
     ],
 )
 def test_wrong_settings_are_refused(kind, settings, message):

@@ -137,7 +137,7 @@ def test_kernels_have_names():
 @pytest.mark.parametrize("bandwidth", [0, -1.0, math.nan, math.inf, True, None, "mean", "1"], ids=str)
 @pytest.mark.parametrize("cls", KERNELS.values())
 def test_any_other_bandwidth_is_refused(cls, bandwidth):
-    with pytest.raises(SettingError, match=f'bandwidth is "median" or a positive length, got {bandwidth!r}'):
+    with pytest.raises(SettingError, match=f"bandwidth is 'median' or a number above 0, got {bandwidth!r}"):
         cls(bandwidth)
 
 

@@ -39,9 +39,9 @@ def test_uncalibrated_repulsion_is_as_small_as_the_notes_say():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"estimator": "parzen"}, "estimator is one of kde, sge, ssge"),
-        ({"eta": -1.0}, "eta is a positive ridge"),
-        ({"threshold": 1.5}, "threshold is a share"),
+        ({"estimator": "parzen"}, "estimator is 'kde', 'sge' or 'ssge', got 'parzen'"),
+        ({"eta": -1.0}, "eta is a number above 0, got -1.0"),
+        ({"threshold": 1.5}, r"threshold is a number in \(0, 1\] or None, got 1.5"),
     ],
 )
 def test_wrong_settings_are_refused(settings, message):

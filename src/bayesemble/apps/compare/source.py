@@ -9,7 +9,7 @@ Paths of data are kept whole: a run folder may be moved as long as its data stay
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bayesemble.core.errors import CheckpointError
 from bayesemble.core.files import write_json
+from bayesemble.core.settings import validate
 from bayesemble.data import Split
 from bayesemble.data.sources import data_stamp, load_data
 from bayesemble.models import mlp
@@ -28,7 +29,6 @@ from bayesemble.task.task import Task
 from bayesemble.training.ensemble import Ensemble, load
 
 SOURCE = "source.json"
-_KINDS = {"str": str, "int": int, "float": int | float, "bool": bool, "dict[str, Any]": dict, "None": type(None)}
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Source:
     epochs: int | None = None
     batch_size: int | None = None
     record: bool = False
+
+    def __post_init__(self) -> None:
+        validate(self)
 
     def split(self) -> Split:
         """The rows, the same each time; the last are kept, as large sets take seconds to read and runs share them."""
@@ -81,28 +84,14 @@ class Source:
         if not path.is_file():
             raise CheckpointError(f"{folder} is not a run of the command line: it has no {SOURCE}")
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            _check_types(found)
-            return Source(**found)
-        except (ValueError, KeyError, TypeError) as error:
+            return Source(**json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
             raise CheckpointError(f"{path} does not say where the rows of the run come from: {error!r}") from error
 
 
 @lru_cache(maxsize=1)
 def _load(data: str, seed: int, rows: int | None, ood: str | None, _: tuple[int, ...]) -> Split:
     return load_data(data, seed, rows, ood)
-
-
-def _check_types(found: Any) -> None:
-    """Check every field, as the file may be damaged."""
-    if not isinstance(found, dict):
-        raise TypeError("a JSON object was expected")
-    for field in fields(Source):
-        if field.name in found:
-            kinds = tuple(_KINDS[kind] for kind in str(field.type).split(" | "))
-            value = found[field.name]
-            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise TypeError(f"{field.name} must be {field.type}, got {value!r}")
 
 
 def open_run(folder: str | Path) -> tuple[Ensemble, Split]:

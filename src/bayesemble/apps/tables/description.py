@@ -12,7 +12,7 @@ from typing import Any
 from bayesemble.core import settings
 from bayesemble.core.errors import BayesembleError, CheckpointError
 from bayesemble.core.files import write_json
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import require, setting, validate
 from bayesemble.data.schema import TASKS, Schema
 from bayesemble.estimators.recipe import Recipe
 from bayesemble.training import checkpoint as checkpoints
@@ -27,19 +27,17 @@ class Job:
 
     file: str = setting("", "CSV or Parquet file with the rows to learn from")
     target: str = setting("", "name of the column to predict")
-    task: str | None = setting(None, "regression, classification or count; None goes by the target")
-    test: float = setting(0.2, "share of the rows that are held out and only used for the final scores")
+    task: str | None = setting(None, "what the target is; None goes by its values", choices=TASKS)
+    test: float = setting(
+        0.2, "share of the rows that are held out and only used for the final scores", within="[0, 1)"
+    )
     seed: int = setting(0, "seed that all randomness derives from")
     recipe: Recipe = field(default_factory=Recipe)
 
     def __post_init__(self) -> None:
-        require(isinstance(self.file, str) and self.file != "", "a file with rows to learn from is needed")
-        require(isinstance(self.target, str) and self.target != "", "the name of the target column is needed")
-        require(self.task in (None, *TASKS), f"the task is one of {', '.join(TASKS)}, not {self.task!r}")
-        share = isinstance(self.test, int | float) and 0 <= self.test < 1
-        require(share, f"test is a share of the rows from 0 to below 1, got {self.test!r}")
-        require(type(self.seed) is int, f"seed is a whole number, got {self.seed!r}")
-        require(isinstance(self.recipe, Recipe), f"a recipe was needed, got {self.recipe!r}")
+        validate(self)
+        require(self.file != "", "a file with rows to learn from is needed")
+        require(self.target != "", "the name of the target column is needed")
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from bayesemble.core import offload, seeds
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import require, setting, validate
 from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers import clip_per_member
@@ -58,29 +58,30 @@ class Moment(NamedTuple):
 class CyclicalSGMCMC:
     """Chains of SGLD or SGHMC on batches, with a step size that falls in cycles."""
 
-    num_members: int = setting(4, "number of chains")
-    learning_rate: float = setting(0.05, "step size on the mean loss, at the beginning of each cycle")
-    sampler: str = setting("sghmc", "sghmc (with momentum) or sgld (without)")
-    alpha: float = setting(0.1, "friction of sghmc, the share of the velocity that is lost in a step; 1 is sgld")
-    cycles: int = setting(4, "how many times the step size falls and starts anew")
-    floor: float = setting(0.0, "step size at the end of a cycle, as a share of the first; 1 keeps it constant")
-    exploration: float = setting(0.8, "share of each cycle without noise, before networks are collected")
-    samples_per_cycle: int = setting(3, "networks collected of each chain and cycle, evenly spaced while sampling")
-    clip: float | None = setting(1.0, "largest norm of each chain's gradient of the mean loss while exploring, or None")
+    num_members: int = setting(4, "number of chains", least=1)
+    learning_rate: float = setting(0.05, "step size on the mean loss, at the beginning of each cycle", above=0)
+    sampler: str = setting("sghmc", "sghmc (with momentum) or sgld (without)", choices=SAMPLERS)
+    alpha: float = setting(
+        0.1, "friction of sghmc, the share of the velocity that is lost in a step; 1 is sgld", within="(0, 1]"
+    )
+    cycles: int = setting(4, "how many times the step size falls and starts anew", least=1)
+    floor: float = setting(
+        0.0, "step size at the end of a cycle, as a share of the first; 1 keeps it constant", within="[0, 1]"
+    )
+    exploration: float = setting(
+        0.8, "share of each cycle without noise, before networks are collected", within="[0, 1)"
+    )
+    samples_per_cycle: int = setting(
+        3, "networks collected of each chain and cycle, evenly spaced while sampling", least=1
+    )
+    clip: float | None = setting(
+        1.0, "largest norm of each chain's gradient of the mean loss while exploring; None cuts nothing", above=0
+    )
 
     drawn_slots = kept_networks.SLOTS
 
     def __post_init__(self) -> None:
-        for name in ("num_members", "cycles", "samples_per_cycle"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and value >= 1, f"{name} is a whole number from 1, got {value}")
-        positive = self.learning_rate > 0 and math.isfinite(self.learning_rate)
-        require(positive, f"learning_rate must be a positive number, got {self.learning_rate}")
-        require(self.sampler in SAMPLERS, f"sampler is one of {', '.join(SAMPLERS)}, not {self.sampler!r}")
-        require(0 < self.alpha <= 1, f"alpha is a share of the velocity in (0, 1], got {self.alpha}")
-        require(0 <= self.floor <= 1, f"floor is a share of the learning rate in [0, 1], got {self.floor}")
-        require(0 <= self.exploration < 1, f"exploration is a share of a cycle in [0, 1), got {self.exploration}")
-        require(self.clip is None or self.clip > 0, f"clip must be a positive norm or None, got {self.clip}")
+        validate(self)
 
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """All chains see all rows."""

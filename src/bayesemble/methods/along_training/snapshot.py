@@ -22,7 +22,7 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.executor import Executor
-from bayesemble.execute.schedules import Schedule, resolve
+from bayesemble.execute.schedules import SCHEDULES, Schedule, resolve
 from bayesemble.methods import gradient
 from bayesemble.methods.along_training import kept_networks
 from bayesemble.methods.gradient import ParticleMethod
@@ -44,23 +44,20 @@ class Moment(NamedTuple):
 class Snapshot(ParticleMethod):
     """Networks kept where a cyclical learning rate is lowest: snapshot and fast geometric ensembles."""
 
-    num_members: int = setting(1, "number of independently started members, each with snapshots of its own")
-    schedule: str | Schedule = setting("constant", "learning-rate schedule before the first cycle begins")
-    snapshots: int = setting(5, "networks kept of each member")
-    cycle: str = setting("cosine", "how the rate goes in a cycle: cosine (snapshot ensembles) or triangular (FGE)")
-    start: float | None = setting(None, "share of training before the first cycle; None is 0, or 0.8 if triangular")
-    floor: float = setting(0.01, "the lowest rate of a cycle, as a share of learning_rate")
+    num_members: int = setting(1, "number of independently started members, each with snapshots of its own", least=1)
+    schedule: str | Schedule = setting(
+        "constant", "learning-rate schedule before the first cycle begins", choices=SCHEDULES
+    )
+    snapshots: int = setting(5, "networks kept of each member", least=1)
+    cycle: str = setting(
+        "cosine", "how the rate goes in a cycle: cosine (snapshot ensembles) or triangular (FGE)", choices=_START
+    )
+    start: float | None = setting(
+        None, "share of training before the first cycle; None is 0, or 0.8 if triangular", within="[0, 1)"
+    )
+    floor: float = setting(0.01, "the lowest rate of a cycle, as a share of learning_rate", within="[0, 1]")
 
     drawn_slots = kept_networks.SLOTS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole = isinstance(self.snapshots, int) and self.snapshots >= 1
-        require(whole, f"snapshots is a whole number from 1, got {self.snapshots}")
-        require(self.cycle in _START, f"cycle is one of {', '.join(_START)}, not {self.cycle!r}")
-        inside = self.start is None or 0 <= self.start < 1
-        require(inside, f"start is a share of training in [0, 1), or None, got {self.start}")
-        require(0 <= self.floor <= 1, f"floor is a share of the learning rate in [0, 1], got {self.floor}")
 
     def init(self, task: Task, seed: int) -> State:
         """Start the members."""

@@ -38,39 +38,40 @@ _BASIS, _POINTS, _BUFFERS = "subspace_basis", "subspace_points", "subspace_buffe
 class Subspace(ParticleMethod):
     """Inference in a few directions around the average of the last weights."""
 
-    num_members: int = setting(1, "number of independently started modes, each with a subspace of its own")
-    dim: int | None = setting(None, "number of directions; None is 5, or the 2 of the plane of a curve")
+    num_members: int = setting(1, "number of independently started modes, each with a subspace of its own", least=1)
+    dim: int | None = setting(None, "number of directions; None is 5, or the 2 of the plane of a curve", least=1)
     basis: str = setting(
-        "pca", "directions: pca (widest along training), random, or curve (from each member to the next)"
+        "pca",
+        "directions: pca (widest along training), random, or curve (from each member to the next)",
+        choices=("pca", "random", "curve"),
     )
-    inference: str = setting("ess", "how coordinates are found: ess (elliptical slice sampling) or vi (a Gaussian)")
-    temperature: float = setting(1.0, "divides the log likelihood; large values keep draws near the prior of z")
-    std: float = setting(1.0, "standard deviation of the prior of each coordinate; 1 is the width seen along training")
-    rank: int = setting(20, "how many of the last deviations directions are found from")
-    start: float = setting(0.75, "share of training after which snapshots are taken")
-    snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps")
-    draws: int = setting(30, "networks that are kept for predictions")
-    warmup: int = setting(10, "slice-sampling steps of each chain before networks are kept")
-    vi_epochs: int = setting(20, "passes over the data with which the Gaussian is fitted")
-    vi_rate: float = setting(0.1, "learning rate of that fit")
-    curve_epochs: int = setting(50, "passes over the data with which curves are trained, for basis='curve'")
+    inference: str = setting(
+        "ess", "how coordinates are found: ess (elliptical slice sampling) or vi (a Gaussian)", choices=("ess", "vi")
+    )
+    temperature: float = setting(
+        1.0, "divides the log likelihood; large values keep draws near the prior of z", above=0
+    )
+    std: float = setting(
+        1.0, "standard deviation of the prior of each coordinate; 1 is the width seen along training", above=0
+    )
+    rank: int = setting(20, "how many of the last deviations directions are found from", least=2)
+    start: float = setting(0.75, "share of training after which snapshots are taken", within="[0, 1)")
+    snapshots: int = setting(
+        40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps", least=2
+    )
+    draws: int = setting(30, "networks that are kept for predictions", least=1)
+    warmup: int = setting(10, "slice-sampling steps of each chain before networks are kept", least=0)
+    vi_epochs: int = setting(20, "passes over the data with which the Gaussian is fitted", least=1)
+    vi_rate: float = setting(0.1, "learning rate of that fit", above=0)
+    curve_epochs: int = setting(50, "passes over the data with which curves are trained, for basis='curve'", least=1)
 
     drawn_slots = (*running_moments.SLOTS, _BASIS, _POINTS, _BUFFERS)
     made_from = _POINTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.basis in ("pca", "random", "curve"), f"basis is pca, random or curve, not {self.basis!r}")
         plane = self.basis != "curve" or self.dim in (None, 2)
         require(plane, f"the plane of a curve has two directions; leave out dim={self.dim}")
-        require(self.inference in ("ess", "vi"), f"inference is ess or vi, not {self.inference!r}")
-        for name in ("temperature", "std", "vi_rate"):
-            require(getattr(self, name) > 0, f"{name} is a positive number, got {getattr(self, name)}")
-        least_values = {"rank": 2, "snapshots": 2, "draws": 1, "warmup": 0, "vi_epochs": 1, "curve_epochs": 1}
-        for name, least in least_values.items():
-            require(getattr(self, name) >= least, f"{name} is a number from {least}, got {getattr(self, name)}")
-        require(0 <= self.start < 1, f"start is a share of training in [0, 1), got {self.start}")
-        require(self.num_directions >= 1, f"dim is a number from 1, or None, got {self.dim}")
         few = self.num_directions <= self.rank or self.basis == "curve"
         require(few, f"{self.num_directions} directions cannot be found from rank={self.rank} deviations")
 

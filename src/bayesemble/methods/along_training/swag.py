@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
 from bayesemble.execute.executor import Executor
 from bayesemble.methods import gradient, numbered_draws
@@ -34,24 +34,20 @@ from bayesemble.task.task import Task
 class SWAG(ParticleMethod):
     """A Gaussian fitted to the weights along the last part of training."""
 
-    num_members: int = setting(1, "number of independently started modes; several are MultiSWAG")
-    rank: int = setting(20, "how many of the last deviations from the mean make the low-rank part of the covariance")
-    scale: float = setting(0.5, "factor on the covariance; 0 is SWA")
+    num_members: int = setting(1, "number of independently started modes; several are MultiSWAG", least=1)
+    rank: int = setting(
+        20, "how many of the last deviations from the mean make the low-rank part of the covariance", least=2
+    )
+    scale: float = setting(0.5, "factor on the covariance; 0 is SWA", least=0)
     diagonal: bool = setting(False, "leave out the low-rank part")
-    start: float = setting(0.75, "share of training after which snapshots are taken")
-    snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps")
-    draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn")
+    start: float = setting(0.75, "share of training after which snapshots are taken", within="[0, 1)")
+    snapshots: int = setting(
+        40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps", least=2
+    )
+    draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn", least=1)
 
     drawn_slots = (*running_moments.SLOTS, *numbered_draws.SLOTS)
     made_from = numbered_draws.ROOTS
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.rank >= 2, f"rank is a number of deviations from 2, got {self.rank}")
-        require(self.scale >= 0, f"scale is a factor of at least 0, got {self.scale}")
-        require(0 <= self.start < 1, f"start is a share of training in [0, 1), got {self.start}")
-        require(self.snapshots >= 2, f"snapshots is a number from 2, got {self.snapshots}")
-        require(self.draws >= 1, f"draws is a number from 1, got {self.draws}")
 
     def init(self, task: Task, seed: int) -> State:
         """Start the members, with nothing collected."""

@@ -79,38 +79,39 @@ class Implicit(NamedTuple):
 class Patched(ParticleMethod):
     """The whole family: components on chosen leaves, assigned per layer, element, unit or network."""
 
-    num_members: int = setting(1, "number of independently started patched networks; draws average over all")
-    components: int = setting(5, "number of learned components of each chosen leaf")
+    num_members: int = setting(1, "number of independently started patched networks; draws average over all", least=1)
+    components: int = setting(5, "number of learned components of each chosen leaf", least=1)
     assignment: str | dict[str, str] = setting(
-        "layer", "what shares a draw: layer, element, unit or network; or one of these for each of several selections"
+        "layer", "what shares a draw, one of these or one for each of several selections", choices=KINDS
     )
-    rate: float = setting(0.0, "probability of the component that is zero")
+    rate: float = setting(0.0, "probability of the component that is zero", within="[0, 1)")
     select: Wish = setting("norm+output", "leaves that are drawn: norm, output, input, sums of these, names, ...")
-    sigma: float = setting(0.0, "standard deviation of the noise around each component")
-    mixing: str = setting("uniform", "probabilities of the components: uniform, or learned (needs two training draws)")
-    kl: str = setting("exact", "how the prior weighs components: exact, or single (all as strong as shared leaves)")
-    training_draws: int = setting(1, "draws for each batch in training")
-    draws: int = setting(20, "networks drawn for a prediction, unless told otherwise")
-    statistics: str = setting("shared", "batch-norm statistics: shared by all draws, or own ones of `draws` networks")
-    jitter: float = setting(0.1, "noise on components that start equal, as a share of the size of their leaf")
+    sigma: float = setting(0.0, "standard deviation of the noise around each component", least=0)
+    mixing: str = setting(
+        "uniform",
+        "probabilities of the components: uniform, or learned (needs two training draws)",
+        choices=("uniform", "learned"),
+    )
+    kl: str = setting(
+        "exact",
+        "how the prior weighs components: exact, or single (all as strong as shared leaves)",
+        choices=("exact", "single"),
+    )
+    training_draws: int = setting(1, "draws for each batch in training", least=1)
+    draws: int = setting(20, "networks drawn for a prediction, unless told otherwise", least=1)
+    statistics: str = setting(
+        "shared",
+        "batch-norm statistics: shared by all draws, or own ones of `draws` networks",
+        choices=("shared", "own"),
+    )
+    jitter: float = setting(0.1, "noise on components that start equal, as a share of the size of their leaf", least=0)
     start: nn.Module | None = setting(None, "a trained network to start from, instead of a fresh one")
-    train: str = setting("all", "what is trained: all, or components alone")
+    train: str = setting("all", "what is trained: all, or components alone", choices=("all", "components"))
 
     drawn_slots = (COMPONENTS_SLOT, MIXING_SLOT, BUFFERS_SLOT, *numbered_draws.SLOTS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for kind in self.assignment.values() if isinstance(self.assignment, dict) else [self.assignment]:
-            require(kind in KINDS, f"assignment is one of {', '.join(KINDS)}, not {kind!r}")
-        for name in ("components", "training_draws", "draws"):
-            require(getattr(self, name) >= 1, f"{name} is a number from 1, got {getattr(self, name)}")
-        for name in ("sigma", "jitter"):
-            require(getattr(self, name) >= 0, f"{name} is a number of at least 0, got {getattr(self, name)}")
-        require(self.mixing in ("uniform", "learned"), f"mixing is uniform or learned, not {self.mixing!r}")
-        require(self.kl in ("exact", "single"), f"kl is exact or single, not {self.kl!r}")
-        require(self.statistics in ("shared", "own"), f"statistics is shared or own, not {self.statistics!r}")
-        require(self.train in ("all", "components"), f"train is all or components, not {self.train!r}")
-        require(0 <= self.rate < 1, f"rate is a probability below 1, got {self.rate}")
         alone = self.mixing == "learned" and self.training_draws < 2
         require(not alone, "mixing='learned' compares draws with one another: set training_draws=2 or more")
         require(not self.anchored, "anchored=True is for members without components; leave it off")
@@ -294,23 +295,25 @@ class Patched(ParticleMethod):
 class EMP(Patched):
     """Ensemble Model Patching: weight and bias of a chosen layer come from one of K components together."""
 
-    assignment: str | dict[str, str] = setting("layer", "what shares a draw: a layer")
+    assignment: str | dict[str, str] = setting("layer", "what shares a draw: a layer", choices=KINDS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ECMP(Patched):
     """Element-wise Ensemble Model Patching: every number of a chosen layer comes from one of K components."""
 
-    assignment: str | dict[str, str] = setting("element", "what shares a draw: nothing, every number has its own")
+    assignment: str | dict[str, str] = setting(
+        "element", "what shares a draw: nothing, every number has its own", choices=KINDS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dropout(Patched):
     """Dropout as a distribution over weights: units that enter a layer are left out, the same ones for all rows."""
 
-    components: int = setting(1, "number of learned components of each chosen leaf")
-    assignment: str | dict[str, str] = setting("unit", "what shares a draw: the weights of a unit")
-    rate: float = setting(0.1, "probability that a unit is left out")
+    components: int = setting(1, "number of learned components of each chosen leaf", least=1)
+    assignment: str | dict[str, str] = setting("unit", "what shares a draw: the weights of a unit", choices=KINDS)
+    rate: float = setting(0.1, "probability that a unit is left out", within="[0, 1)")
     select: Wish = setting("not norm", "layers whose units are left out")
 
 
@@ -318,9 +321,11 @@ class Dropout(Patched):
 class DropConnect(Patched):
     """DropConnect: every number of a chosen layer is left out by itself."""
 
-    components: int = setting(1, "number of learned components of each chosen leaf")
-    assignment: str | dict[str, str] = setting("element", "what shares a draw: nothing, every number has its own")
-    rate: float = setting(0.1, "probability that a number is left out")
+    components: int = setting(1, "number of learned components of each chosen leaf", least=1)
+    assignment: str | dict[str, str] = setting(
+        "element", "what shares a draw: nothing, every number has its own", choices=KINDS
+    )
+    rate: float = setting(0.1, "probability that a number is left out", within="[0, 1)")
     select: Wish = setting("not norm", "layers whose numbers are left out")
 
 
@@ -328,6 +333,6 @@ class DropConnect(Patched):
 class Explicit(Patched):
     """The explicit ensemble as a member of the family: K networks, one of them drawn for each batch."""
 
-    assignment: str | dict[str, str] = setting("network", "what shares a draw: the whole network")
+    assignment: str | dict[str, str] = setting("network", "what shares a draw: the whole network", choices=KINDS)
     select: Wish = setting("all", "leaves that are drawn: all")
-    jitter: float = setting(0.0, "noise on components that start equal, as a share of the size of their leaf")
+    jitter: float = setting(0.0, "noise on components that start equal, as a share of the size of their leaf", least=0)

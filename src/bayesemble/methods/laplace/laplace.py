@@ -64,23 +64,26 @@ _PLACE = "place."  # of a leaf: its block, and its place there
 class Laplace(ParticleMethod):
     """A Gaussian at each trained network: mixture of Laplace approximations, of the last layer or of any leaves."""
 
-    num_members: int = setting(1, "number of independently started networks; draws average over all")
+    num_members: int = setting(1, "number of independently started networks; draws average over all", least=1)
     select: Wish = setting("output", "leaves that are uncertain: output, all, norm, names, ...; the others are fixed")
-    structure: str = setting("full", "covariance of the selected leaves: full, kron (per layer) or diag")
-    predict: str = setting("glm", "draws are run as glm (made linear around each member), or as samples")
-    prior: str = setting("task", "precision of the prior: that of the task, or chosen by marginal_likelihood")
-    draws: int = setting(30, "networks drawn for a prediction, unless told otherwise")
+    structure: str = setting(
+        "full", "covariance of the selected leaves: full, kron (per layer) or diag", choices=STRUCTURES
+    )
+    predict: str = setting(
+        "glm", "draws are run as glm (made linear around each member), or as samples", choices=("glm", "samples")
+    )
+    prior: str = setting(
+        "task",
+        "precision of the prior: that of the task, or chosen by marginal_likelihood",
+        choices=("task", "marginal_likelihood"),
+    )
+    draws: int = setting(30, "networks drawn for a prediction, unless told otherwise", least=1)
 
     drawn_slots = (SLOT,)
     made_from = SLOT
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kinds = {"structure": STRUCTURES, "predict": ("glm", "samples"), "prior": ("task", "marginal_likelihood")}
-        for name, allowed in kinds.items():
-            given = getattr(self, name)
-            require(given in allowed, f"{name} is {', '.join(allowed[:-1])} or {allowed[-1]}, not {given!r}")
-        require(self.draws >= 1, f"draws is a number from 1, got {self.draws}")
         require(not self.anchored, "anchored=True spreads the members as the posterior does already; leave it off")
 
     def init(self, task: Task, seed: int) -> State:

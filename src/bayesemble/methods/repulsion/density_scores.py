@@ -163,11 +163,5 @@ def _ridged(between: Tensor, eta: float) -> Tensor:
 def _check(x: Tensor, eta: float, threshold: float | None) -> None:
     if x.dim() != 2:
         raise SettingError(f"samples are a matrix (member, dim), got shape {tuple(x.shape)}")
-    check_estimator("ssge", eta, threshold)
-
-
-def check_estimator(estimator: str, eta: float, threshold: float | None) -> None:
-    """Refuse settings that no estimator has."""
-    require(estimator in ESTIMATORS, f"estimator is one of {', '.join(ESTIMATORS)}, not {estimator!r}")
     require(eta > 0, f"eta is a positive ridge, got {eta}")
     require(threshold is None or 0 < threshold <= 1, f"threshold is a share in (0, 1] or None, got {threshold}")

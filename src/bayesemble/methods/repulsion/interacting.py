@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayesemble.core.errors import SettingError, TrainingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers import laid_out_like, leaf_rows, member_norms
@@ -76,44 +76,35 @@ class Forces(NamedTuple):
 class InteractingMethod(ParticleMethod, ABC):
     """Settings that methods with interacting members have."""
 
-    space: str = setting("weight", "where members repel one another: weight, or function (the outputs of the networks)")
-    kernel: str = setting("rbf", "rbf or laplace")
-    bandwidth: str | float = setting("median", "length of the kernel, or the median rule")
-    repulsion: float = setting(1.0, "factor on the repulsion; 0 turns it off")
+    space: str = setting(
+        "weight", "where members repel one another: weight, or function (the outputs of the networks)", choices=SPACES
+    )
+    kernel: str = setting("rbf", "how alike two members are, by the distance between them", choices=KERNELS)
+    bandwidth: str | float = setting("median", "length of the kernel, or the median rule", choices=("median",), above=0)
+    repulsion: float = setting(1.0, "factor on the repulsion; 0 turns it off", least=0)
     calibrate: bool = setting(True, "rescale the repulsion so that Stein's identity holds; False is the papers' form")
     measure_every: int | None = setting(
         None,
         "steps between measurements of the distances between weights and of forces; None: 4 in large networks",
+        least=1,
     )
     select: Wish = setting("all", "weights that repel: all, norm, not norm, patterns of names ... (weight space)")
-    driving: float = setting(1.0, "factor on the driving force, once it has risen; below 1 is a warm posterior")
-    anneal: str = setting("none", "how the driving force rises from 0: none, linear, tanh or cyclical")
-    anneal_share: float = setting(0.5, "share of training over which it rises")
-    features: str = setting("auto", "what functions are compared by: outputs, centred, log_probs; auto centres logits")
-    points: str | Sampler = setting("batch", "where functions are compared: batch, noise (added to it), or a sampler")
-    noise: float = setting(0.1, "standard deviation of that noise")
+    driving: float = setting(
+        1.0, "factor on the driving force, once it has risen; below 1 is a warm posterior", above=0
+    )
+    anneal: str = setting("none", "how the driving force rises from 0", choices=ANNEALS)
+    anneal_share: float = setting(0.5, "share of training over which it rises", within="(0, 1]")
+    features: str = setting("auto", "what functions are compared by; auto centres logits", choices=FEATURES)
+    points: str | Sampler = setting(
+        "batch", "where functions are compared: batch, noise (added to it), or a sampler", choices=POINTS
+    )
+    noise: float = setting(0.1, "standard deviation of that noise", least=0)
     function_prior: bool = setting(True, "in function space, a prior over functions, not over weights")
-    prior_draws: int = setting(10, "networks drawn from the prior that stand for the prior over functions")
-    prior_points: int = setting(8, "rows at which the prior over functions is compared")
-    prior_every: int = setting(8, "it acts at every so many steps, so many times as strong: it costs a forward pass")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _require_one_of("space", self.space, SPACES)
-        _require_one_of("kernel", self.kernel, tuple(KERNELS))
-        _require_one_of("anneal", self.anneal, ANNEALS)
-        _require_one_of("features", self.features, FEATURES)
-        if isinstance(self.points, str):  # else a sampler, or its name, if this was loaded from a saved run
-            _require_one_of("points", self.points, POINTS)
-        require(self.repulsion >= 0, f"repulsion is a factor of at least 0, got {self.repulsion}")
-        require(self.driving > 0, f"driving is a positive factor, got {self.driving}")
-        require(0 < self.anneal_share <= 1, f"anneal_share is a share in (0, 1], got {self.anneal_share}")
-        every = self.measure_every
-        require(every is None or every >= 1, f"measure_every is a number of steps from 1, or None; got {every}")
-        require(self.prior_draws >= 2, f"prior_draws is at least 2 networks, got {self.prior_draws}")
-        require(self.prior_every >= 1, f"prior_every is a number of steps from 1, got {self.prior_every}")
-        require(self.prior_points >= 1, f"prior_points is at least one row, got {self.prior_points}")
-        self.make_kernel()
+    prior_draws: int = setting(10, "networks drawn from the prior that stand for the prior over functions", least=2)
+    prior_points: int = setting(8, "rows at which the prior over functions is compared", least=1)
+    prior_every: int = setting(
+        8, "that prior acts at every n-th step, n times as strong; each time costs a forward pass", least=1
+    )
 
     @abstractmethod
     def forces(self, gram: Tensor, dim: int) -> Forces:
@@ -271,7 +262,3 @@ def _watch(found: Info) -> None:
             "a deep ensemble. Use calibrate=True, a larger repulsion, or a driving factor below 1",
             stacklevel=3,
         )
-
-
-def _require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    require(value in choices, f"{name} is one of {', '.join(choices)}, not {value!r}")

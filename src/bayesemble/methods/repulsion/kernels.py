@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesemble.core.settings import require, setting
+from bayesemble.core.settings import setting, validate
 
 _SMALLEST_LENGTH, _SMALLEST_SHARE = 1e-6, 1e-3
 _ROUNDING = 1e-12
@@ -27,15 +27,10 @@ class Kernel(ABC):
     more than half of them the same) the length is a thousandth of the largest distance, and at least 1e-6.
     """
 
-    bandwidth: str | float = setting("median", _BANDWIDTH_HELP)
+    bandwidth: str | float = setting("median", _BANDWIDTH_HELP, choices=("median",), above=0)
 
     def __post_init__(self) -> None:
-        number = isinstance(self.bandwidth, int | float) and not isinstance(self.bandwidth, bool)
-        positive = number and 0 < float(self.bandwidth) < math.inf
-        require(
-            self.bandwidth == "median" or positive,
-            f'bandwidth is "median" or a positive length, got {self.bandwidth!r}',
-        )
+        validate(self)
 
     def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         """Kernel matrix between rows: `(n, dim)` and `(m, dim)` give `(n, m)`; the length is that of `y`."""

@@ -20,8 +20,8 @@ from bayesemble.execute.executor import Executor
 from bayesemble.methods import gradient
 from bayesemble.methods.repulsion import function_space, interacting, one_by_one
 from bayesemble.methods.repulsion.density_scores import (
+    ESTIMATORS,
     calibrate,
-    check_estimator,
     effective_dimension,
     mixing,
     spread,
@@ -36,15 +36,14 @@ from bayesemble.task.task import Task
 class Repulsive(InteractingMethod):
     """Members pushed apart in weight or function space."""
 
-    estimator: str = setting("kde", "how the density of the members is estimated: kde, sge or ssge")
-    eta: float = setting(0.01, "ridge of sge and ssge")
-    threshold: float | None = setting(None, "share of the eigenvalues that ssge keeps; None keeps all")
+    estimator: str = setting("kde", "how the density of the members is estimated", choices=ESTIMATORS)
+    eta: float = setting(0.01, "ridge of sge and ssge", above=0)
+    threshold: float | None = setting(None, "share of the eigenvalues that ssge keeps; None keeps all", within="(0, 1]")
     whiten: bool | None = setting(None, "measure distances in units of the members' own spread; None: if calibrated")
     sequential: bool = setting(False, "one member at a time, repelled by the finished ones; epochs are shared out")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_estimator(self.estimator, self.eta, self.threshold)
         mismatched = self.sequential and (self.bootstrap or self.anchored)
         require(not mismatched, "sequential=True trains one member at a time: leave bootstrap and anchored off")
 
