@@ -1,4 +1,4 @@
-"""To answer or to abstain: a threshold on doubt that keeps a promised error rate."""
+"""To answer or to abstain: a threshold on uncertainty that keeps a promised error rate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Decision:
     """What is answered, and where no answer is given."""
 
     abstain: Tensor
-    """(row,), True where the doubt is too large to answer."""
+    """(row,), True where the uncertainty is too large to answer."""
     choice: Tensor
     """(row,) or (row, output): the most probable class or the mean, of all rows; use it where `answered`."""
 
@@ -42,10 +42,10 @@ class Decision:
 
 @dataclass(frozen=True)
 class Abstention:
-    """Answer the rows whose doubt lies below a threshold; see `fit_threshold` for what is promised."""
+    """Answer the rows whose uncertainty lies below a threshold; see `fit_threshold` for what is promised."""
 
     threshold: float
-    """Rows with doubt strictly below are answered: minus infinity answers none, infinity all."""
+    """Rows with uncertainty strictly below are answered: minus infinity answers none, infinity all."""
     measure: str
     expected_risk: float
     """The error rate of the answered validation rows: what to expect. 0 if none is answered."""
@@ -62,8 +62,8 @@ class Abstention:
         return self.threshold == -math.inf
 
     def decide(self, predictive: Predictive) -> Decision:
-        """Choose for each row the most probable class (or the mean), and abstain where the doubt is not below."""
-        # Doubt that is not a number is below nothing.
+        """Choose for each row the most probable class (or the mean), and abstain where it is too uncertain."""
+        # Uncertainty that is not a number is below nothing.
         return Decision(~(predictive.uncertainty(self.measure).double() < self.threshold), predictive.answers)
 
     def __str__(self) -> str:
@@ -80,17 +80,17 @@ class Abstention:
 def fit_threshold(
     predictive: Predictive, targets: Any, max_risk: float, measure: str = "total", confidence: float = 0.95
 ) -> Abstention:
-    """Find the threshold on doubt that answers most rows while an upper bound on their error rate is low enough.
+    """Find the threshold that answers most rows while an upper bound on their error rate is low enough.
 
     The promise: with probability `confidence` over validation sets, the error rate among the answered rows of new data
     is at most `max_risk` in the long run; that of a few rows scatters about it. It needs validation rows that were not
     trained on, drawn independently from what the new rows are drawn from, and nothing else: neither calibrated
-    probabilities nor doubt that is good for anything. It does not hold for foreign data, nor for parts of the data by
+    probabilities nor a useful measure of uncertainty. It does not hold for foreign data, nor for parts of the data by
     themselves. A row with several outputs is wrong if one is.
 
-    How: a few shares of answered rows, 5 %, 10 %, ..., 100 %, are fixed beforehand. Given the doubt t at which a share
-    ends, the validation rows below t are independent draws from all rows below t, so their errors are binomial, and
-    the exact upper bound of Clopper & Pearson holds:
+    How: a few shares of answered rows, 5 %, 10 %, ..., 100 %, are fixed beforehand. Given the uncertainty t at which a
+    share ends, the validation rows below t are independent draws from all rows below t, so their errors are binomial,
+    and the exact upper bound of Clopper & Pearson holds:
 
         bound = the p at which P( Binomial(rows below t, p) <= errors ) = (1 - confidence) / number of shares
 

@@ -180,7 +180,7 @@ class NormalPredictive(LocationScalePredictive):
     """A mixture of normal distributions, one per member."""
 
     def standard_cdf(self, values: Tensor) -> Tensor:
-        """The error function."""
+        """Phi(z), the normal distribution function."""
         return torch.special.ndtr(values)
 
     def standard_log_prob(self, values: Tensor) -> Tensor:
@@ -188,7 +188,7 @@ class NormalPredictive(LocationScalePredictive):
         return -values.square() / 2 - math.log(2 * math.pi) / 2
 
     def standard_quantile(self, level: float) -> float:
-        """The inverse of the error function."""
+        """The inverse of Phi."""
         return float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
 
     def standard_sample(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
