@@ -149,13 +149,17 @@ def methods(
 
     Example: bayesemble methods deep_ensemble
     """
+    from bayesemble.core.settings import allowed
     from bayesemble.methods import METHODS, method_class
 
     if name is None:
         rows = [{"method": key, "class": method_class(key).__name__, "idea": _idea(METHODS[key])} for key in METHODS]
     else:
-        fields = dataclasses.fields(method_class(name))
-        rows = [{"setting": f.name, "default": str(f.default), "meaning": f.metadata["help"]} for f in fields]
+        values = allowed(method_class(name))
+        rows = [
+            {"setting": f.name, "default": str(f.default), "values": values[f.name], "meaning": f.metadata["help"]}
+            for f in dataclasses.fields(method_class(name))
+        ]
     show(rows, as_json)
 
 

@@ -82,7 +82,7 @@ class Patched(ParticleMethod):
     num_members: int = setting(1, "number of independently started patched networks; draws average over all", least=1)
     components: int = setting(5, "number of learned components of each chosen leaf", least=1)
     assignment: str | dict[str, str] = setting(
-        "layer", "what shares a draw, one of these or one for each of several selections", choices=KINDS
+        "layer", "what shares a draw; a dict says it for each of several selections", choices=KINDS
     )
     rate: float = setting(0.0, "probability of the component that is zero", within="[0, 1)")
     select: Wish = setting("norm+output", "leaves that are drawn: norm, output, input, sums of these, names, ...")
