@@ -2,7 +2,7 @@ import datetime
 
 import pytest
 
-from bayesemble.data.cells import read
+from bayesemble.data.cells import FORMATS, is_number, read
 
 
 def test_what_cells_can_mean():
@@ -32,3 +32,16 @@ def test_dates_are_days_since_1970(cell, way):
     assert read([f"{cell} 18:00"], way).tolist() == [days + 0.75]
     assert read([f"{cell}T18:00:00+06:00"], way).tolist() == [days + 0.5]
     assert read([cell.replace("2024", "2023")], way) is None  # no leap year
+
+
+def test_a_format_of_numbers_is_read_by_its_own_signs():
+    """Its name is an example of it, and of no other with the same decimal sign but its plain twin."""
+    numbers = {name: one for name, one in FORMATS.items() if one.kind == "number"}
+    assert list(numbers) == ["1.5", "1,5", "1,000.5", "1.000,5"]
+    for name, one in numbers.items():
+        assert read([name], name).tolist() == [1000.5 if one.thousands else 1.5]
+        assert is_number(name)
+        assert [other for other in numbers if read([name], other) is not None] == [
+            other for other in numbers if other == name or (name, other) in {("1.5", "1,000.5"), ("1,5", "1.000,5")}
+        ]
+    assert not is_number("2024-02-29")

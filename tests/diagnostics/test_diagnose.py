@@ -17,6 +17,14 @@ def test_coinciding_members_are_reported_in_words(fitted):
     assert "Members 0, 2 compute the same: keep one of them." in str(diagnosis)
 
 
+def test_the_words_are_those_about_members_and_one_line_about_trust(fitted):
+    diagnosis = be.diagnose(fitted, table(seed=1))
+    *about_members, trust = str(diagnosis).splitlines()
+    assert diagnosis.about_members() == about_members
+    assert len(about_members) == 3
+    assert trust.startswith("Accuracy ")
+
+
 def test_the_words_carry_the_numbers(fitted):
     data = table(seed=1)
     diagnosis = be.diagnose(fitted, data)

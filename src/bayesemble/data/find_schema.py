@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.data.cells import LARGEST, WAYS, Floats, is_number, read
+from bayesemble.data.cells import FORMATS, LARGEST, Floats, is_number, read
 from bayesemble.data.schema import TASKS, Column, Schema, as_labels
 from bayesemble.data.table_files import Chunk, listed, shown
 
@@ -49,7 +49,7 @@ class _Profile:
 
     def __init__(self, name: str, most: int) -> None:
         self.name, self.most = name, most
-        self.ways = {way: _Moments() for way in WAYS if way != "text"}
+        self.ways = {way: _Moments() for way in FORMATS if way != "text"}
         self.counts: Counter[str] | None = Counter()  # None when there are too many
         self.present = self.missing = self.texts = 0
         self.missing_rows: list[int] = []
@@ -66,15 +66,23 @@ class _Profile:
             if len(self.counts) > self.most or max(map(len, present), default=0) > LONGEST_CATEGORY:
                 self.counts = None
         for way in list(self.ways):
-            plain = {"1,000.5": "1.5", "1.000,5": "1,5"}.get(way)
-            if plain in self.ways:  # then nothing separates thousands so far, and the values are the same
-                self.ways[way] = replace(self.ways[plain])
+            plain = self._without_thousands(way)
+            if plain is not None:  # then nothing separates thousands so far, and the values are the same
+                self.ways[way] = replace(plain)
             else:
                 self._try(way, chunk, present, places)
         texts = [] if "1.5" in self.ways else [i for i in places if not is_number(cells[i])]
         self.texts += len(texts)
         for i in texts[:1]:
             self.errors.setdefault("text", chunk.error(i, self.name, f"a number was needed, got {shown(cells[i])}"))
+
+    def _without_thousands(self, way: str) -> _Moments | None:
+        """What was found with the same decimal sign and no thousands, if the cells can be read that way."""
+        if not FORMATS[way].thousands:
+            return None
+        decimal = FORMATS[way].decimal
+        plain = (name for name in self.ways if FORMATS[name].decimal == decimal and not FORMATS[name].thousands)
+        return next((self.ways[name] for name in plain), None)
 
     def _try(self, way: str, chunk: Chunk, present: list[str], places: list[int]) -> None:
         values = read(present, way)
@@ -116,9 +124,9 @@ class _Profile:
         if not self.ways:
             return "text"
         found = next(iter(self.ways))
-        if "large" in self.errors and WAYS[found] == "number":
+        if "large" in self.errors and FORMATS[found].kind == "number":
             raise self.errors["large"]
-        point, comma = {"1.5", "1,000.5"} & self.ways.keys(), {"1,5", "1.000,5"} & self.ways.keys()
+        point, comma = (any(FORMATS[way].decimal == sign for way in self.ways) for sign in ".,")
         whole = {"1.5", "1,5"} <= self.ways.keys()
         if point and comma and not whole and (chunk.delimiter == ";" or found != "1.5"):
             raise DataError(f"{where}: commas or points may separate thousands or decimals; write 1234 or 1234.0")
@@ -128,7 +136,9 @@ class _Profile:
 
     def column(self, way: str) -> Column:
         if way == "text":
-            texts = [*sorted(self.counts or ()), *[""] * (self.missing > 0)]
+            texts = sorted(self.counts or ())
+            if self.missing:
+                texts.append("")
             return Column(self.name, way, self.missing > 0, categories=tuple(texts))
         found = self.ways[way]
         scale = (found.squares / found.count) ** 0.5 if found.high > found.low else 0.0
@@ -161,7 +171,9 @@ def find_schema(chunks: Iterable[Chunk], target: str, task: str | None = None) -
 
 def _make_schema(profiles: dict[str, _Profile], target: str, task: str | None, chunk: Chunk) -> Schema:
     goal, found = _find_target(profiles[target], task, chunk)
-    notes = [*chunk.notes, *[f"from the cells of {shown(target)}, the task is {found}"] * (task is None)]
+    notes = list(chunk.notes)
+    if task is None:
+        notes.append(f"from the cells of {shown(target)}, the task is {found}")
     columns = []
     for name, profile in profiles.items():
         if name != target and (why := profile.useless()):
@@ -180,12 +192,12 @@ def _find_target(profile: _Profile, task: str | None, chunk: Chunk) -> tuple[Col
         raise DataError(f"{where}: the target is missing in {profile.missing} rows: {rows}; remove them")
     way = profile.way(chunk)
     labels = sorted(profile.counts or ())
-    values = read(labels, way) if WAYS[way] == "number" else None
+    values = read(labels, way) if FORMATS[way].kind == "number" else None
     if values is not None:
         labels = list(dict.fromkeys(as_labels(np.unique(values))))
     if task is None:
         few = 0 < len(labels) <= min(MOST_NUMBERED_CLASSES, profile.present / 2)
-        classes = WAYS[way] in ("category", "boolean") if values is None else few and not (values % 1).any()
+        classes = FORMATS[way].kind in ("category", "boolean") if values is None else few and not (values % 1).any()
         task = "classification" if classes else "regression"
     if task == "classification":
         if not 1 < len(labels) < max(profile.present, 3):

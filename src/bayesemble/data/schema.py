@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bayesemble.core import settings
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import setting, validate
-from bayesemble.data.cells import LARGEST, WAYS, Floats
+from bayesemble.data.cells import FORMATS, LARGEST, Floats
 from bayesemble.data.table_files import Chunk, listed, shown
 
 FARTHEST = 1e6  # in standard deviations: numbers beyond are cut off, or float32 would overflow
@@ -25,7 +25,7 @@ class Column:
     """How the cells of a column are read and scaled; of the target, its classes are the categories."""
 
     name: str
-    way: str = setting(MISSING, "how its cells are written", choices=WAYS)
+    way: str = setting(MISSING, "how its cells are written", choices=FORMATS)
     missing: bool = False
     """Whether training rows lacked it: then what is missing is a feature, or a category "", of its own."""
     mean: float = setting(0.0, "mean of its numbers in training", within=_FINITE)
@@ -37,12 +37,12 @@ class Column:
     @property
     def kind(self) -> str:
         """One of number, boolean, date and category."""
-        return WAYS[self.way]
+        return FORMATS[self.way].kind
 
     def __post_init__(self) -> None:
         _validate(self)
         if self.low > self.high or len(set(self.categories)) < len(self.categories):
-            raise DataError(f"a damaged schema: the column {shown(self.name)} cannot be as it is")
+            raise DataError(f"a damaged schema: column {shown(self.name)} has an impossible range or list of categories")
 
 
 class Odd(NamedTuple):
@@ -96,7 +96,7 @@ class Schema:
         possible = self.target.kind in kinds and (len(self.target.categories) > 1) == classes
         possible &= len(set(names)) == len(names)
         if not possible or any((column.kind == "category") != bool(column.categories) for column in self.columns):
-            raise DataError(f"a damaged schema: its task, target or columns cannot be as they are: {listed(names)}")
+            raise DataError(f"a damaged schema: its task, target and columns do not fit together: {listed(names)}")
         if not self.columns:
             raise DataError("no column is left to predict from" + "".join(f"; {note}" for note in self.notes))
 
@@ -125,7 +125,9 @@ class Schema:
 
     def encode(self, chunk: Chunk, with_targets: bool = True) -> Encoded:
         """Turn rows into arrays; columns may come in any order."""
-        needed = [column.name for column in self.columns] + [self.target.name] * with_targets
+        needed = [column.name for column in self.columns]
+        if with_targets:
+            needed.append(self.target.name)
         if absent := [name for name in needed if name not in chunk.columns]:
             raise DataError(f"{chunk.source} lacks {listed(absent)}; its columns are {listed(list(chunk.columns))}")
         numbers: list[Any] = [np.zeros((len(chunk.rows), 0))]

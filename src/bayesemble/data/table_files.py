@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bayesemble.core.errors import DataError, MissingExtraError
-from bayesemble.data.cells import LARGEST, MISSING, WAYS, Floats, read
+from bayesemble.data.cells import FORMATS, LARGEST, MISSING, Floats, read
 
 MOST_COLUMNS = 100_000
 MOST_CELLS = 2_000_000  # in a chunk, so a wide table comes in fewer rows at once
@@ -62,7 +62,7 @@ class Chunk:
         values, found = np.zeros(len(cells)), read([cells[i] for i in places], way)
         if found is None or (np.abs(found) > LARGEST).any():
             first = next(i for i in places if (one := read([cells[i]], way)) is None or abs(one[0]) > LARGEST)
-            needed = f"a {WAYS[way]} like {way!r}, of at most {LARGEST:g}, was needed"
+            needed = f"a {FORMATS[way].kind} like {way!r}, of at most {LARGEST:g}, was needed"
             raise self.error(first, column, f"{needed}, got {shown(cells[first])}")
         values[places] = found
         return values

@@ -27,22 +27,19 @@ class Diagnosis:
     scores: dict[str, float]
 
     def __str__(self) -> str:
-        return "\n".join([*self._about_members(), *self._about_weights(), *self._about_trust()])
+        return "\n".join([*self.about_members(), *self._about_trust()])
 
-    def _about_members(self) -> list[str]:
-        num = self.num_members
+    def about_members(self) -> list[str]:
+        """Sentences about members and their weights: what does not depend on the units of the target."""
         functions, weights = len(self.distinct.by_function), len(self.distinct.by_weights)
-        lines = [f"{functions} of {num} members are distinct functions ({weights} distinct in their weights)."]
         same = [group for group in self.distinct.by_function if len(group) > 1]
-        lines += [f"Members {', '.join(map(str, group))} compute the same: keep one of them." for group in same]
-        return lines
-
-    def _about_weights(self) -> list[str]:
-        found = self.evidence
+        evidence = self.evidence
         return [
-            f"Equal weights cost {found.gap:.3g} nats against Bayes' rule on these {self.num_rows} rows, whose "
-            f"posterior has {found.effective_members:.1f} effective members (log likelihoods differ by up to "
-            f"{found.likelihood_range:.3g} nats).",
+            f"{functions} of {self.num_members} members are distinct functions ({weights} distinct in their weights).",
+            *(f"Members {', '.join(map(str, group))} compute the same: keep one of them." for group in same),
+            f"Equal weights cost {evidence.gap:.3g} nats against Bayes' rule on these {self.num_rows} rows, whose "
+            f"posterior has {evidence.effective_members:.1f} effective members (log likelihoods differ by up to "
+            f"{evidence.likelihood_range:.3g} nats).",
             f"The best fixed weights would gain {self.stacking_gain:.2g} nats per row here, at most.",
         ]
 

@@ -177,8 +177,7 @@ def diagnose(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
         say_json({"members": _members(diagnosis), "evaluation": found})
         return
     say_notes(found["notes"])
-    about_members = str(diagnosis).splitlines()[:-1]  # the last line has scores of the standardised target
-    say("\n".join([*about_members, found["words"]]))
+    say("\n".join([*diagnosis.about_members(), found["words"]]))
 
 
 def _job(given: dict[str, Any], flags: dict[str, str], config: Path | None) -> Job:

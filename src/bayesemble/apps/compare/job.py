@@ -10,10 +10,8 @@ runs go side by side, and wherever a run was interrupted.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import sys
 import time
 import warnings
 from contextlib import suppress
@@ -26,6 +24,7 @@ from bayesemble.apps.compare.results import Result
 from bayesemble.apps.compare.source import Source, in_units, targets_of_test
 from bayesemble.core.errors import BayesembleError, TrainingError
 from bayesemble.core.files import write_json
+from bayesemble.core.memory import MEGABYTE, peak_memory, restart_peak
 from bayesemble.data import Split
 from bayesemble.diagnostics.size import count_parameters
 from bayesemble.execute.executor import Executor, thread_count
@@ -115,7 +114,7 @@ def _perform(job: Job, heard: list[warnings.WarningMessage]) -> Result:
     split = job.source.split()
     _warm_up(job, split)
     heard.clear()
-    before = _start_memory()
+    before = restart_peak()
     ensemble, finishing = _train(job, split)
     scores = score(ensemble, split)
     start = time.perf_counter()
@@ -127,7 +126,8 @@ def _perform(job: Job, heard: list[warnings.WarningMessage]) -> Result:
             job.method, ensemble.history, len(split.x_train), job.source.batch_size, job.source.seed
         ),
         "parameters": count_parameters(ensemble.task, job.method).total,
-        "peak_memory_mb": max(_peak_memory() - before, 0.0),  # beyond libraries and data, which all methods hold
+        "peak_memory_mb": max(peak_memory() - before, 0.0)
+        / MEGABYTE,  # beyond libraries and data, which all methods hold
     }
     if bad := [name for name, value in scores.items() if not math.isfinite(value)]:
         raise TrainingError(f"{', '.join(bad)} came out infinite or undefined; lower the learning rate or set clip=1.0")
@@ -192,21 +192,3 @@ def score(ensemble: Ensemble, split: Split) -> dict[str, float]:
     own, ood = predict(split.x_test), None if split.x_ood is None else predict(split.x_ood)
     scores = summarise(own, targets, ood) | {"aurc": aurc(own, targets)}
     return scores | {"crps": crps(own, targets)} if isinstance(own, RealPredictive) else scores
-
-
-def _start_memory() -> float:
-    """Megabytes that the process holds now. Free memory is given back and the peak starts anew, where Linux lets us."""
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-    return _peak_memory()
-
-
-def _peak_memory() -> float:
-    """Most megabytes that the process has held: on Linux since `_start_memory`, elsewhere since it began."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
-    import resource  # not on Windows, which is why it comes so late
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024**2 if sys.platform == "darwin" else 1024)

@@ -10,8 +10,6 @@ any multiple of the prior, and draws. A whole matrix is a block of one row witho
 """
 
 import math
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -100,16 +98,6 @@ def memory(structure: str, plan: list[Layout], shapes: Shapes, num_members: int,
         numbers.append(layout.rows * width + sides)
     working = sum(numbers) + 3 * max(numbers)  # the sums over rows, and the parts of an eigendecomposition
     return _WIDE * working + num_members * itemsize * sum(numbers)
-
-
-def available_memory() -> float:
-    """Bytes that can be had: what Linux says is available, else all there are, if that can be known."""
-    path = Path("/proc/meminfo")
-    for line in path.read_text().splitlines() if path.exists() else []:
-        if line.startswith("MemAvailable:"):
-            return 1024 * float(line.split()[1])
-    sysconf = getattr(os, "sysconf", None)
-    return float(sysconf("SC_PAGE_SIZE") * sysconf("SC_PHYS_PAGES")) if sysconf else math.inf
 
 
 def spectrum(block: Block, shapes: Shapes, precisions: dict[str, float]) -> Spectrum:

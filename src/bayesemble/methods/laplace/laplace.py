@@ -30,6 +30,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
+from bayesemble.core.memory import available_memory
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, TrainingData, map_tensors
 from bayesemble.execute.executor import Executor
@@ -41,7 +42,6 @@ from bayesemble.methods.laplace.gaussian_blocks import (
     STRUCTURES,
     Block,
     Layout,
-    available_memory,
     best_scale,
     deviation,
     layouts,
