@@ -64,9 +64,9 @@ def test_slice_sampling_gives_the_posterior_in_the_subspace(basis, temperature, 
 
 def test_the_fitted_gaussian_has_the_mean_and_the_conditional_widths():
     """The best diagonal Gaussian for a Gaussian has its mean and the inverse of the diagonal of its precision."""
-    problem = Linear()
+    problem = Linear(num_data=120)
     method = small(
-        inference="vi", draws=3000, vi_epochs=300, vi_rate=0.05, std=3.0, temperature=20.0, learning_rate=0.05
+        inference="vi", draws=3000, vi_epochs=300, vi_rate=0.05, std=30.0, temperature=20.0, learning_rate=0.05
     )
     ensemble = problem.fitted(method)
     points = ensemble.state.slots["subspace_points"]["points"][0]

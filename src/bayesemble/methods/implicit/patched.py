@@ -168,6 +168,11 @@ class Patched(ParticleMethod):
             slots[MIXING_SLOT] = mixing.start(patches, self.num_members, self.components, task.dtype)
         if self.assignment == "network" and self.components > 1:  # whole networks have statistics of their own
             own = {name: leaf for name, leaf in members.buffers.items() if name not in members.shared}
+            require(
+                not (own and self.rate),
+                f"rate={self.rate} leaves whole networks out, which have no batch-norm statistics; with "
+                "assignment='network' set rate=0",
+            )
             slots[BUFFERS_SLOT] = {name: torch.stack([leaf] * self.components, 1) for name, leaf in own.items()}
         return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots))))
 

@@ -1,0 +1,207 @@
+"""No setting is ignored: whatever of a method or a task differs from before, the trained ensemble differs too.
+
+That a setting does the right thing is proven beside its method; here only that it does something, for every setting of
+every method in the registry. A new setting needs a line in `OTHERS`, and one in `NEEDS` if it acts in company only.
+"""
+
+import dataclasses
+from functools import cache, partial
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+import bayesemble as be
+from bayesemble.core.errors import SettingError
+from bayesemble.core.seeds import scoped
+from bayesemble.methods import METHODS, make_method, method_class
+from bayesemble.methods.base import full_batch, keeps_dropout
+from helpers import norm_mlp, quick_fit, table, with_dropout
+
+IMPLICIT = ("emp", "ecmp", "dropout", "dropconnect", "explicit")
+# What a run of 8 steps is made short by; everything else stands at its default.
+SHORT: dict[str, dict[str, Any]] = {
+    "deep_ensemble": {"num_members": 3},
+    "repulsive": {"num_members": 3},
+    "svgd": {"num_members": 3},
+    "hmc": {"max_leapfrog": 12, "step_size": 0.05, "num_members": 3},
+    "swag": {"rank": 3, "draws": 4, "start": 0.5, "snapshots": 6},
+    "subspace": {"rank": 3, "draws": 4, "start": 0.5, "snapshots": 6, "dim": 2, "warmup": 2},
+    "csgmcmc": {"cycles": 2, "samples_per_cycle": 2, "exploration": 0.5},
+    "snapshot": {"snapshots": 3},
+    "laplace": {"draws": 4},
+    "mc_dropout": {"draws": 4},
+} | {name: {"draws": 4, "components": 3} for name in IMPLICIT}
+
+
+def trained_network() -> nn.Module:
+    with scoped(1):
+        return norm_mlp()
+
+
+FUNCTION = {"space": "function"}
+COLOURED = {"whiten": False}  # of few members in many coordinates, whitened and calibrated, all kernels are the same
+# What a setting acts in company of only.
+NEEDS: dict[str, dict[str, Any]] = {
+    "kernel": COLOURED,
+    "bandwidth": COLOURED,
+    "estimator": COLOURED,
+    "eta": COLOURED | {"estimator": "sge"},
+    "threshold": COLOURED | {"estimator": "ssge"},
+    "anneal_share": {"anneal": "linear"},
+    "noise": FUNCTION | {"points": "noise"},
+    "points": FUNCTION,
+    "features": FUNCTION,
+    "function_prior": FUNCTION,
+    "prior_draws": FUNCTION | {"prior_every": 1},
+    "prior_points": FUNCTION | {"prior_every": 1},
+    "prior_every": FUNCTION,
+    "mixing": {"training_draws": 2, "learning_rate": 0.1},
+    "vi_epochs": {"inference": "vi"},
+    "vi_rate": {"inference": "vi"},
+    "basis": {"num_members": 2},
+    "curve_epochs": {"basis": "curve", "num_members": 2, "curve_epochs": 3},
+    "predict": {"select": "all"},  # the output layer alone is linear already
+}
+# Another value than the default, and than the one above.
+OTHERS: dict[str, Any] = {
+    "num_members": 2,
+    "learning_rate": 0.03,
+    "optimizer": "sgd",
+    "schedule": "cosine",
+    "momentum": 0.5,
+    "weight_decay": 0.1,
+    "clip": 1e-3,
+    "bootstrap": True,
+    "anchored": True,
+    "adversarial": 0.1,
+    "space": "function",
+    "kernel": "laplace",
+    "bandwidth": 0.5,
+    "repulsion": 0.3,
+    "calibrate": False,
+    "measure_every": 3,
+    "select": "output",
+    "driving": 0.5,
+    "anneal": "linear",
+    "anneal_share": 1.0,
+    "features": "outputs",
+    "points": "noise",
+    "noise": 0.5,
+    "function_prior": False,
+    "prior_draws": 3,
+    "prior_points": 2,
+    "prior_every": 1,
+    "estimator": "ssge",
+    "eta": 0.5,
+    "threshold": 0.5,
+    "whiten": False,
+    "sequential": True,
+    "components": 2,
+    "assignment": "unit",
+    "rate": 0.3,
+    "sigma": 0.2,
+    "mixing": "learned",
+    "kl": "single",
+    "training_draws": 2,
+    "draws": 3,
+    "statistics": "own",
+    "jitter": 0.4,
+    "train": "components",
+    "rank": 4,
+    "scale": 2.0,
+    "diagonal": True,
+    "start": 0.25,
+    "snapshots": 3,
+    "sampler": "sgld",
+    "alpha": 0.5,
+    "cycles": 1,
+    "floor": 0.5,
+    "exploration": 0.25,
+    "samples_per_cycle": 1,
+    "cycle": "triangular",
+    "dim": 1,
+    "basis": "random",
+    "inference": "vi",
+    "temperature": 1e-4,
+    "std": 3.0,
+    "warmup": 4,
+    "vi_epochs": 3,
+    "vi_rate": 0.01,
+    "curve_epochs": 6,
+    "structure": "diag",
+    "predict": "samples",
+    "prior": "marginal_likelihood",
+    "num_draws": 1,
+    "acceptance": 0.6,
+    "trajectory": 0.3,
+    "max_leapfrog": 3,
+    "step_size": 0.2,
+}
+# Where a method needs another value than all others, and where a setting acts in other company.
+SPECIAL: dict[tuple[str, str], Any] = {
+    ("dropout", "assignment"): "element",
+    ("laplace", "select"): "all",
+    ("snapshot", "snapshots"): 2,
+    ("hmc", "warmup"): 0.25,
+} | {(name, "start"): trained_network() for name in IMPLICIT}
+ALSO_NEEDS = {
+    ("snapshot", "schedule"): {"start": 0.5},
+    ("snapshot", "cycle"): {"start": 0.25},
+    ("explicit", "jitter"): {"start": trained_network()},
+}
+REFUSED = {("explicit", "rate"), ("laplace", "weight_decay")}
+REFUSED |= {(name, "anchored") for name in (*IMPLICIT, "laplace")}
+SAME = {("explicit", "train")}  # all of its leaves are components
+
+
+@cache
+def made(name: str, settings: tuple[tuple[str, Any], ...], task: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
+    """All weights of the trained members, and what they predict."""
+    method = make_method(name, **dict(settings))
+    model = partial(with_dropout, norm_mlp) if keeps_dropout(method) else norm_mlp
+    bound = be.Task(model, be.Categorical(), **({"prior": be.NormalPrior(std=1.0)} | dict(task)))
+    data, size = table(32), {"batch_size": None} if full_batch(method) else {"batch_size": 16}
+    ensemble = quick_fit(bound, data, method, epochs=4, executor="vmap", **size)
+    return ensemble.state.members.params | {"probs": ensemble.predict(data[0]).probs}
+
+
+def fingerprint(name: str, settings: dict[str, Any], **task: Any) -> dict[str, Tensor]:
+    return made(name, tuple(settings.items()), tuple(task.items()))
+
+
+def differ(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """By more than rounding."""
+    return any(leaf.shape != other[name].shape or (leaf - other[name]).abs().max() > 1e-5 for name, leaf in one.items())
+
+
+CASES = [(name, field.name) for name in METHODS if name != "map" for field in dataclasses.fields(method_class(name))]
+
+
+@pytest.mark.filterwarnings("ignore:SWAG took", "ignore:.*diverged")
+@pytest.mark.parametrize(("name", "setting"), CASES)
+def test_no_setting_is_ignored(name, setting):
+    value = SPECIAL.get((name, setting), OTHERS.get(setting))
+    company = NEEDS.get(setting, {}) | ALSO_NEEDS.get((name, setting), {})
+    before = SHORT.get(name, {}) | {key: own for key, own in company.items() if hasattr(method_class(name), key)}
+    task = {"prior": None} if setting == "weight_decay" and name != "laplace" else {}
+    assert getattr(make_method(name, **before), setting) != value, "another value than before was needed"
+    if (name, setting) in REFUSED:
+        with pytest.raises(SettingError, match=setting):
+            fingerprint(name, before | {setting: value}, **task)
+    else:
+        changed = differ(fingerprint(name, before, **task), fingerprint(name, before | {setting: value}, **task))
+        assert changed == ((name, setting) not in SAME), f"{name} ignores {setting}"
+
+
+@pytest.mark.filterwarnings("ignore:SWAG took", "ignore:.*diverged")
+@pytest.mark.parametrize(
+    ("option", "value"), [("temperature", 0.25), ("num_data", 320), ("prior", be.NormalPrior(std=0.2))]
+)
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_ignores_what_the_task_says(name, option, value):
+    settings = SHORT.get(name, {})
+    if hasattr(method_class(name), "optimizer"):  # steps of adam have one size, whatever gradients are multiplied by
+        settings = settings | {"optimizer": "sgd", "learning_rate": 0.05}
+    changed = differ(fingerprint(name, settings), fingerprint(name, settings, **{option: value}))
+    assert changed, f"{name} ignores {option}"
