@@ -165,3 +165,12 @@ def test_an_ensemble_shows_in_a_notebook_what_it_is():
     assert text.startswith("<table>")
     for words in ("DeepEnsemble", "Sequential, 58 parameters", "Categorical", "NormalPrior", "last loss of members"):
         assert words in text
+
+
+def test_networks_from_anywhere_predict_as_members_do():
+    x, y = table()
+    fitted = quick_fit(be.Task(small_mlp, be.Categorical()), (x, y))
+    given = be.Ensemble.of_networks(fitted.task, fitted.draw().take(torch.tensor([2, 0])), fitted.executor)
+    assert given.num_members == 2
+    assert torch.equal(given.predict(x).member_probs, fitted.predict(x).member_probs[[2, 0]])
+    assert given.evaluate((x, y)) == be.metrics.summarise(given.predict(x), y)

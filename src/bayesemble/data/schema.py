@@ -42,7 +42,9 @@ class Column:
     def __post_init__(self) -> None:
         _validate(self)
         if self.low > self.high or len(set(self.categories)) < len(self.categories):
-            raise DataError(f"a damaged schema: column {shown(self.name)} has an impossible range or list of categories")
+            raise DataError(
+                f"a damaged schema: column {shown(self.name)} has an impossible range or list of categories"
+            )
 
 
 class Odd(NamedTuple):

@@ -8,10 +8,9 @@ import torch
 from bayesemble.core import seeds
 from bayesemble.core.arrays import as_inputs, check_rows
 from bayesemble.core.errors import SettingError
-from bayesemble.core.members import State
 from bayesemble.core.types import tensors_of
 from bayesemble.execute.loop import Loop
-from bayesemble.methods import DeepEnsemble, Method, Patched
+from bayesemble.methods import Method, Patched
 from bayesemble.predictive import Predictive
 from bayesemble.task.task import Task
 from bayesemble.training.ensemble import Ensemble
@@ -43,5 +42,5 @@ def prior_predictive(task: Task, method: Method | None, inputs: Any, num: int = 
     generators = [seeds.generator(seed, "member", index, "prior") for index in range(num)]
     drawn = [task.prior.sample(task.shapes, generator, task.dtype) for generator in generators]
     params = {name: torch.stack([one[name] for one in drawn]) for name in task.shapes}
-    state = State(replace(members, params=members.params | params))
-    return Ensemble(bound, DeepEnsemble(num_members=num), state, Loop(), seed).predict(tensors)
+    networks = replace(members, params=members.params | params)
+    return Ensemble.of_networks(bound, networks, Loop(), seed).predict(tensors)

@@ -24,6 +24,7 @@ from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.schedules import SCHEDULES
 from bayesemble.methods import METHODS, Method, method_class
 from bayesemble.methods.base import Reader, drawn_slots, keeps_dropout
+from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import LIKELIHOODS
@@ -53,6 +54,11 @@ class Ensemble:
     """Why this executor was taken."""
     recording: Recording | None = None
     """The members along training, if `fit(record=...)` kept them."""
+
+    @classmethod
+    def of_networks(cls, task: Task, networks: Members, executor: Executor, seed: int = 0) -> Ensemble:
+        """Networks that come from anywhere as plain members: an ensemble that predicts like any other."""
+        return cls(task, DeepEnsemble(num_members=networks.num_members), State(networks), executor, seed)
 
     @property
     def num_members(self) -> int:

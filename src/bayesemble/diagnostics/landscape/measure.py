@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesemble.core.errors import DataError
-from bayesemble.core.members import Members, State
+from bayesemble.core.members import Members
 from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Leaves
-from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.geometry import batch_norm
 from bayesemble.predictive import Predictive, match_targets
 from bayesemble.training.batches import as_source
@@ -60,7 +59,7 @@ def chosen_members(ensemble: Ensemble, members: Sequence[int] | None) -> list[in
 
 def as_ensemble(ensemble: Ensemble, networks: Members) -> Ensemble:
     """Networks of the same task as an ensemble of plain members: it predicts and is evaluated like any other."""
-    return replace(ensemble, method=DeepEnsemble(num_members=networks.num_members), state=State(networks))
+    return Ensemble.of_networks(ensemble.task, networks, ensemble.executor)
 
 
 def with_params(like: Members, params: Leaves) -> Members:
