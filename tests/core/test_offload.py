@@ -378,7 +378,7 @@ def growth(action):
     watcher.join()
     return top - before
 
-folder, members = sys.argv[2], 14
+folder, members = sys.argv[2], 8
 task = be.Task(deep_mlp, be.Categorical())
 x = torch.randn(32, 350, generator=torch.Generator().manual_seed(0))
 y = (x[:, 0] > 0).long()

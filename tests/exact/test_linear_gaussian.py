@@ -47,7 +47,7 @@ def optimise(method: be.DeepEnsemble, task: be.Task, epochs: int, **options: obj
 
 def test_map_is_the_ridge_solution():
     method = be.DeepEnsemble(num_members=2, optimizer="sgd", learning_rate=0.1)
-    fitted = optimise(method, linear_task(), epochs=1500)
+    fitted = optimise(method, linear_task(), epochs=400)
     mean, _ = posterior(*regression_data())
     torch.testing.assert_close(solution(fitted), mean.expand(2, 4), atol=1e-6, rtol=0)
 
@@ -59,7 +59,7 @@ def test_weight_decay_gives_the_map_of_the_prior_it_stands_for():
     assert prior.std == pytest.approx(PRIOR_STD / NOISE)
     decayed = be.Task(make_linear, be.Gaussian(noise=1.0), prior=None)
     method = be.DeepEnsemble(num_members=1, optimizer="sgd", learning_rate=0.1, weight_decay=decay)
-    fitted = be.fit(decayed, method, regression_data(), epochs=1500, executor="vmap", progress=False)
+    fitted = be.fit(decayed, method, regression_data(), epochs=400, executor="vmap", progress=False)
     torch.testing.assert_close(solution(fitted)[0], posterior(*regression_data())[0], atol=1e-6, rtol=0)
 
 
@@ -67,7 +67,7 @@ def test_weight_decay_gives_the_map_of_the_prior_it_stands_for():
 def test_anchored_members_are_exact_posterior_draws(temperature):
     num = 4000
     method = be.DeepEnsemble(num_members=num, optimizer="sgd", learning_rate=0.1 * temperature, anchored=True)
-    draws = solution(optimise(method, linear_task(temperature=temperature), epochs=800))
+    draws = solution(optimise(method, linear_task(temperature=temperature), epochs=250))
     mean, covariance = posterior(*regression_data())
     covariance = covariance * temperature
     assert (draws.mean(0) - mean).abs().lt(4 * (covariance.diagonal() / num).sqrt()).all()
@@ -82,7 +82,7 @@ def test_anchored_members_are_exact_posterior_draws(temperature):
 
 def test_the_predictive_variance_of_an_anchored_ensemble_is_the_analytic_one():
     method = be.DeepEnsemble(num_members=2000, optimizer="sgd", learning_rate=0.1, anchored=True)
-    fitted = optimise(method, linear_task(), epochs=800)
+    fitted = optimise(method, linear_task(), epochs=250)
     far = torch.tensor([[3.0, -3.0, 3.0]], dtype=torch.float64)
     row = torch.cat([far[0], torch.ones(1, dtype=torch.float64)])
     mean, covariance = posterior(*regression_data())

@@ -30,7 +30,7 @@ def covariance(w: Tensor) -> Tensor:
     return torch.cov(w.T, correction=0)
 
 
-COMMON = {"learning_rate": 0.05, "schedule": "cosine"}
+COMMON = {"learning_rate": 0.1, "schedule": "cosine"}
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ COMMON = {"learning_rate": 0.05, "schedule": "cosine"}
 )
 def test_two_dimensions_and_many_members_give_the_posterior(method, band):
     problem = Linear(2, 6)
-    w = problem.members(method, 400)
+    w = problem.members(method, 200)
     error = (w.mean(0) - problem.mean) / problem.covariance.diagonal().sqrt()
     assert error.abs().max() < 4 / 10, "the mean of 100 independent draws would lie within 4 standard errors"
     assert (covariance(w) - problem.covariance).norm() < band * problem.covariance.norm()
@@ -53,13 +53,13 @@ def test_two_dimensions_and_many_members_give_the_posterior(method, band):
 
 def test_a_deep_ensemble_has_no_spread_where_a_repulsive_one_has_the_right_one():
     problem = Linear(2, 6)
-    alone = covariance(problem.members(be.DeepEnsemble(num_members=50, **COMMON), 400)).trace()
-    repelled = covariance(problem.members(be.Repulsive(num_members=50, **COMMON), 400)).trace()
+    alone = covariance(problem.members(be.DeepEnsemble(num_members=50, **COMMON), 200)).trace()
+    repelled = covariance(problem.members(be.Repulsive(num_members=50, **COMMON), 200)).trace()
     assert alone < 1e-3 * problem.covariance.trace()
     assert float(repelled) == pytest.approx(float(problem.covariance.trace()), rel=0.05)
 
 
-@pytest.mark.parametrize(("dim", "steps"), [(10, 400), (50, 400), (200, 500)])
+@pytest.mark.parametrize(("dim", "steps"), [(10, 200), (50, 200), (200, 500)])
 @pytest.mark.parametrize("rows_per_dim", [2, 5])
 def test_twenty_members_have_the_total_variance_within_a_factor_of_two(dim, steps, rows_per_dim):
     """The median rule alone gives 0.18, 0.04 and 0.01 of it."""
@@ -75,5 +75,5 @@ def test_twenty_members_have_the_total_variance_within_a_factor_of_two(dim, step
 
 def test_the_uncalibrated_form_collapses_in_many_dimensions():
     problem = Linear(50, 500)
-    w = problem.members(be.Repulsive(num_members=20, calibrate=False, **COMMON), 400)
+    w = problem.members(be.Repulsive(num_members=20, calibrate=False, **COMMON), 200)
     assert float(covariance(w).trace() / problem.covariance.trace()) < 0.1

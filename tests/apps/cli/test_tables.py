@@ -167,7 +167,7 @@ def test_the_bar_shows_rows_where_there_is_a_terminal(call, run, houses, tmp_pat
 
 def test_control_c_leaves_a_run_that_the_same_command_finishes(call, houses, tmp_path):
     options = [houses, "--target", "price", "--method", "map", "--width", "8", "--batch-size", "4"]
-    options = [*map(str, options), "--epochs", "30", "--patience", "30"]
+    options = [*map(str, options), "--epochs", "24", "--patience", "24"]
     command = [sys.executable, "-m", "bayesemble", "fit", *options, "--out", str(tmp_path / "run")]
 
     def listen():  # what a shell starts in the background ignores Ctrl-C, and so would this

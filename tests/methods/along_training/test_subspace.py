@@ -30,7 +30,7 @@ class Linear:
         self.task = be.Task(lambda: nn.Linear(4, 1, bias=False).double(), be.Gaussian(0.5), num_data=num_data)
 
     def fitted(self, method: be.Subspace) -> be.Ensemble:
-        return quick_fit(self.task, (self.x, self.y), method, epochs=30, batch_size=10, executor="vmap")
+        return quick_fit(self.task, (self.x, self.y), method, epochs=30, batch_size=20, executor="vmap")
 
     def posterior(self, ensemble: be.Ensemble, member: int) -> tuple[torch.Tensor, torch.Tensor]:
         method, slots = ensemble.method, ensemble.state.slots

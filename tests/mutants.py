@@ -1,0 +1,273 @@
+"""Puts single mistakes into the source at random, and tells whether the suite notices.
+
+    python tests/mutants.py --seed 1 --count 60 --resume mutants.jsonl
+
+Works on a copy of the tree. For each mistake the tests of the file run first, then those of its room and those that
+import it, then all others, up to the first failure. A mistake that survives is not always a gap: some change nothing
+that matters, so the table shows the line. The same seed gives the same mistakes in the same source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = Path("src/bayesemble")
+# Looks, words and declarations: a mistake there is for eyes to see.
+SKIPPED = (
+    "diagnostics/plots/",
+    "apps/report/figures",
+    "apps/report/page",
+    "apps/report/landscape",
+    "apps/cli/",
+    "core/errors",
+)
+WEIGHTS = {
+    "flip a sign": 4,
+    "drop a factor": 4,
+    "swap a comparison": 4,
+    "off by one": 3,
+    "ignore a setting": 4,
+    "swap and, or": 2,
+    "swap min, max": 2,
+    "drop a not": 2,
+    "drop a flush": 1,
+}
+SIGNS = {ast.Add: "-", ast.Sub: "+"}
+COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in"}
+EXTREMES = {"min": "max", "max": "min", "amin": "amax", "amax": "amin", "argmin": "argmax", "argmax": "argmin"}
+
+
+OPTIONS = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "--timeout=100", "--durations=0", "--tb=no", "-rfE"]
+
+
+class Mutant(NamedTuple):
+    """One mistake: a piece of a file, by its first and last character, and what stands there instead."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    kind: str
+    before: str
+    after: str
+
+
+def settings_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Names of settings and their defaults, as they are written."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and isinstance(node.target, ast.Name):
+            call = node.value
+            if isinstance(call.func, ast.Name) and call.func.id == "setting" and call.args:
+                yield node.target.id, ast.unparse(call.args[0])
+
+
+def without_words(node: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below but types, decorators, declared settings, messages and what checks itself."""
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or isinstance(child, ast.Raise | ast.Assert | ast.JoinedStr):
+                continue
+            called = getattr(getattr(child, "func", None), "id", getattr(getattr(child, "func", None), "attr", None))
+            if called in ("setting", "require", "warn", "_check"):
+                continue
+            yield child
+            yield from without_words(child)
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr | ast.List | ast.Tuple) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def changes(node: ast.AST, defaults: dict[str, set[str]]) -> Iterator[tuple[str, str]]:
+    """Kinds of mistakes that can be made at a node, and what stands there then."""
+    match node:
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right) if not (is_text(left) or is_text(right)):
+            yield "flip a sign", f"{ast.unparse(left)} {SIGNS[type(op)]} ({ast.unparse(right)})"
+        case ast.BinOp(left=left, op=ast.Mult() | ast.Div() | ast.Pow(), right=right) if not is_text(left):
+            yield "drop a factor", f"({ast.unparse(left)})"
+            if isinstance(node.op, ast.Mult) and not is_text(right):
+                yield "drop a factor", f"({ast.unparse(right)})"
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.Constant):
+            yield "flip a sign", f"({ast.unparse(operand)})"
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "drop a not", f"({ast.unparse(operand)})"
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARISONS:
+            yield "swap a comparison", f"{ast.unparse(left)} {COMPARISONS[type(op)]} {ast.unparse(right)}"
+        case ast.BoolOp(op=op, values=values):
+            word = " or " if isinstance(op, ast.And) else " and "
+            yield "swap and, or", "(" + word.join(f"({ast.unparse(value)})" for value in values) + ")"
+        case ast.Constant(value=int() as value) if not isinstance(value, bool) and abs(value) < 10:
+            yield "off by one", str(value + 1)
+        case ast.Call(func=ast.Name(id=name)) if name in EXTREMES:
+            yield "swap min, max", EXTREMES[name] + ast.unparse(node).removeprefix(name)
+        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in EXTREMES:
+            start = f"{ast.unparse(value)}."
+            yield "swap min, max", start + EXTREMES[name] + ast.unparse(node).removeprefix(start + name)
+        case ast.Call(func=ast.Attribute(attr="fsync") | ast.Name(id="flush" | "_flush")):
+            yield "drop a flush", "None"
+        case ast.Attribute(value=ast.Name(id="self" | "method"), attr=name, ctx=ast.Load()) if name in defaults:
+            for default in sorted(defaults[name]):
+                yield "ignore a setting", f"({default})"
+
+
+def all_mutants(root: Path) -> list[Mutant]:
+    """Every mistake that can be made, in a fixed order."""
+    paths = [path for path in sorted((root / PACKAGE).rglob("*.py")) if path.name not in ("__init__.py", "__main__.py")]
+    everywhere = collect(paths)
+    found = []
+    for path in paths:
+        name = str(path.relative_to(root / PACKAGE))
+        if not name.startswith(SKIPPED):
+            found += list(in_file(path, name, everywhere | collect([path])))
+    return found
+
+
+def collect(paths: list[Path]) -> dict[str, set[str]]:
+    """The defaults of settings by name; several where classes have several."""
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        for name, default in settings_of(ast.parse(path.read_text(encoding="utf-8"))):
+            found.setdefault(name, set()).add(default)
+    return found
+
+
+def in_file(path: Path, name: str, defaults: dict[str, set[str]]) -> Iterator[Mutant]:
+    text = path.read_bytes()
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    seen = set()
+    for function in functions:
+        if function.name in ("__repr__", "__str__", "_repr_html_"):
+            continue
+        for node in without_words(function):
+            for kind, after in changes(node, defaults):
+                start, end = (
+                    starts[node.lineno - 1] + node.col_offset,
+                    starts[node.end_lineno - 1] + node.end_col_offset,
+                )
+                before = text[start:end].decode()
+                one = Mutant(name, node.lineno, start, end, kind, before, after)
+                if one not in seen and " ".join(before.split()) != after:
+                    seen.add(one)
+                    yield one
+
+
+def choose(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
+    """Kinds by their weights, and any mistake of the kind; none twice."""
+    chance, left = random.Random(seed), {kind: [one for one in mutants if one.kind == kind] for kind in WEIGHTS}
+    chosen = []
+    while len(chosen) < count and any(left.values()):
+        kinds = [kind for kind in WEIGHTS if left[kind]]
+        kind = chance.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
+        chosen.append(left[kind].pop(chance.randrange(len(left[kind]))))
+    return chosen
+
+
+def stages(tree: Path, name: str) -> list[list[str]]:
+    """Test files in the order in which they are asked: near ones, then all others."""
+    tests, source = tree / "tests", Path(name)
+    files = sorted(str(path.relative_to(tree)) for path in tests.rglob("test_*.py") if "browser" not in path.parts)
+    own = str(Path("tests") / source.parent / f"test_{source.name}")
+    module = "bayesemble." + name.removesuffix(".py").replace("/", ".")
+    near = [file for file in files if file.startswith(f"tests/{source.parent}/") or module in (tree / file).read_text()]
+    first = [file for file in (own, *near) if file in files]
+    across = [file for file in files if file.startswith(("tests/contract/", "tests/exact/"))]
+    rest = [file for file in (*across, *files) if file not in first]
+    return [list(dict.fromkeys(first)), list(dict.fromkeys(rest))]
+
+
+def noticed(tree: Path, mutant: Mutant, seconds: float) -> str:
+    """The first test that fails; "" if none does, "..." if the time was over before all had run."""
+    path = tree / PACKAGE / mutant.path
+    whole = path.read_bytes()
+    path.write_bytes(whole[: mutant.start] + mutant.after.encode() + whole[mutant.end :])
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    end = time.monotonic() + seconds
+    try:
+        compile(path.read_bytes(), str(path), "exec")
+        for files in stages(tree, mutant.path):
+            options = [
+                "-n",
+                "0",
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--timeout=100",
+                "--durations=0",
+                "--tb=no",
+                "-rfE",
+            ]
+            command = [sys.executable, "-m", "pytest", *options, *files]
+            left = end - time.monotonic()
+            run = subprocess.run(
+                command, cwd=tree, env=environment, capture_output=True, text=True, timeout=left, check=False
+            )
+            if run.returncode:
+                lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                return lines[0].split(" - ")[0] if lines else f"pytest ended with {run.returncode}"
+    except SyntaxError:
+        return "it does not compile"
+    except subprocess.TimeoutExpired:
+        return "..."
+    finally:
+        path.write_bytes(whole)
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--resume", type=Path, help="results, a line each; those in it are not repeated")
+    parser.add_argument("--seconds", type=float, default=1200, help="time for each mistake")
+    parser.add_argument("--list", action="store_true", help="only show the mistakes")
+    options = parser.parse_args()
+    chosen = choose(all_mutants(ROOT), options.seed, options.count)
+    known = {}
+    if options.resume and options.resume.exists():
+        known = {
+            tuple(row["mutant"]): row["noticed"] for row in map(json.loads, options.resume.read_text().splitlines())
+        }
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        away = shutil.ignore_patterns(".git", ".venv", "__pycache__", "site", "demo", ".*_cache")
+        shutil.copytree(ROOT, tree, ignore=away)
+        missed = 0
+        for number, mutant in enumerate(chosen, start=1):
+            if mutant not in known and not options.list:
+                known[mutant] = noticed(tree, mutant, options.seconds)
+                if options.resume:
+                    with options.resume.open("a") as file:
+                        file.write(
+                            json.dumps({"seed": options.seed, "mutant": mutant, "noticed": known[mutant]}) + "\n"
+                        )
+            by = known.get(mutant, "not tried")
+            missed += by in ("", "...")
+            change = f"{' '.join(mutant.before.split())}  ->  {mutant.after}"
+            place = f"{mutant.path}:{mutant.line}"
+            print(f"{number:3} {by or 'SURVIVED':60.60} {mutant.kind:18} {place:45} {change}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} noticed, seed {options.seed}")
+
+
+if __name__ == "__main__":
+    main()
