@@ -26,11 +26,12 @@ from rich.table import Table
 from torch import nn
 
 import bayesemble as be
-from bayesemble.apps.compare.compare import Entry, parse_methods
+from bayesemble.apps.compare.request import parse_methods
 from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, DataError, SettingError
 from bayesemble.data.catalogue import DATASETS, DIGIT_PIXEL_RANGE
 from bayesemble.data.corruptions import CORRUPTIONS
+from bayesemble.methods import Method
 from bayesemble.metrics import accuracy, expected_calibration_error, nll
 from bayesemble.metrics.corruption import (
     CorruptionTable,
@@ -96,13 +97,19 @@ def preparation(train: LabelledImages) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def evaluate(
-    entry: Entry, case: Case, train: LabelledImages, test: LabelledImages, epochs: int, levels: list[int]
+    label: str,
+    method: Method,
+    case: Case,
+    train: LabelledImages,
+    test: LabelledImages,
+    epochs: int,
+    levels: list[int],
 ) -> Scores:
     """Train one method and score it on clean and corrupted test images."""
     prepare = preparation(train)
     ensemble = be.fit(
         be.Task(case.make, be.Categorical()),
-        entry.method,
+        method,
         (prepare(train.images), train.labels),
         epochs=epochs,
         batch_size=case.batch_size,
@@ -114,7 +121,7 @@ def evaluate(
 
     clean = predict(test.images)
     return Scores(
-        entry.label,
+        label,
         1 - accuracy(clean, test.labels),
         nll(clean, test.labels),
         expected_calibration_error(clean, test.labels),
@@ -200,17 +207,17 @@ def load(name: str, folder: Path | None) -> tuple[LabelledImages, LabelledImages
 
 
 def run(wish: argparse.Namespace, console: Console) -> None:
-    entries = parse_methods(wish.methods, wish.members)
-    if BASELINE not in [entry.label for entry in entries]:
+    methods = parse_methods(wish.methods, wish.members)
+    if BASELINE not in methods:
         raise SettingError(f"errors are measured against {BASELINE}; add it to --methods, got {wish.methods}")
     train, test = load(wish.data, wish.folder)
     train, test = train.first(wish.rows), test.first(wish.test_rows)
     case, results = CASES[wish.data], []
     epochs = wish.epochs or case.epochs
-    for entry in entries:
+    for label, method in methods.items():
         start = time.perf_counter()
-        results.append(evaluate(entry, case, train, test, epochs, wish.severities))
-        console.print(f"{entry.label}: {time.perf_counter() - start:.0f} s", highlight=False)
+        results.append(evaluate(label, method, case, train, test, epochs, wish.severities))
+        console.print(f"{label}: {time.perf_counter() - start:.0f} s", highlight=False)
     baseline = next(scores for scores in results if scores.label == BASELINE)
     harmless = [name for name in CORRUPTIONS if name not in harmful(baseline)]
     if harmless:

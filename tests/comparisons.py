@@ -1,16 +1,25 @@
 """Comparisons for the tests of pages: one that is trained in a few seconds, and ones made of numbers."""
 
 from pathlib import Path
+from typing import Any
 
 from bayesemble.apps.compare.compare import compare
+from bayesemble.apps.compare.request import Request
 from bayesemble.apps.compare.results import Comparison, Result
 
 METHODS = "map,deep_ensemble,repulsive"
 
 
+def compared(
+    data: str, methods: str, out: Path, jobs: int = 1, say: Any = lambda words: None, **options: Any
+) -> Comparison:
+    """Compare methods without progress bars; options are those of a request."""
+    return compare(Request(data=data, methods=methods, **options), out, jobs=jobs, progress=False, say=say)
+
+
 def tiny(folder: Path, data: str = "two_moons", methods: str = METHODS, seeds: int = 2) -> Comparison:
     """Train small ensembles for two epochs."""
-    return compare(data, methods, members=3, epochs=2, seeds=seeds, out=folder, progress=False)
+    return compared(data, methods, folder, members=3, epochs=2, seeds=seeds)
 
 
 def made(scores: dict[str, dict[str, list[float]]], failed: dict[str, str] | None = None) -> Comparison:

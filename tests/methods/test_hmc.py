@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesemble as be
-from bayesemble.apps.compare.compare import compare
 from bayesemble.core.types import Batch, Clock
 from bayesemble.methods.hmc import count_draws, dual_average, flatten, shrunk_variance, unflatten
+from comparisons import compared
 from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
 
 
@@ -273,7 +273,7 @@ def test_settings_that_cannot_be_honoured_are_refused(settings, message):
 
 def test_batches_are_refused():
     x, y = table()
-    task, options = be.Task(small_mlp, be.Categorical()), {"epochs": 2, "progress": False}
+    task, options = be.Task(small_mlp, be.Categorical()), {"epochs": 2}
     with pytest.raises(
         be.SettingError, match=r"whole data in every step, but an epoch has 3 batches \(batch_size=16\)"
     ):
@@ -291,7 +291,7 @@ def test_networks_that_are_random_in_training_are_refused():
 
 def test_the_comparison_gives_it_the_whole_data(tmp_path):
     methods = "hmc:max_leapfrog=2,deep_ensemble"
-    comparison = compare("two_moons", methods, members=2, epochs=4, seeds=1, out=tmp_path, progress=False)
+    comparison = compared("two_moons", methods, members=2, epochs=4, seeds=1, out=tmp_path)
     assert comparison.labels == ["hmc:max_leapfrog=2", "deep_ensemble"]
 
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.apps.compare.compare import compare
 from bayesemble.metrics import aurc, crps, summarise
 from bayesemble.metrics.catalogue import SCORES, Score
 from bayesemble.predictive import RealPredictive
+from comparisons import compared
 
 
 def all_scores(predictive, targets, foreign):
@@ -19,7 +19,7 @@ def all_scores(predictive, targets, foreign):
 
 @pytest.mark.parametrize(("data", "methods"), [("two_moons", "map,deep_ensemble"), ("diabetes", "map")])
 def test_every_score_of_a_comparison_has_a_row(tmp_path, data, methods):
-    found = compare(data, methods, members=2, epochs=1, seeds=1, out=tmp_path, progress=False)
+    found = compared(data, methods, members=2, epochs=1, seeds=1, out=tmp_path)
     for result in found.results:
         assert result.failure is None
         assert result.scores.keys() <= SCORES.keys()

@@ -12,17 +12,19 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.apps.compare.job import Job, executor_for, perform, score
-from bayesemble.apps.compare.source import Source, open_run
+from bayesemble.apps.compare.job import Job, executor_for, perform, score_run, warm_up
+from bayesemble.apps.compare.source import RunSource, open_run
 from bayesemble.core import settings
+from bayesemble.methods import METHODS
 
 
 @pytest.fixture
-def make(tmp_path):
+def make(tmp_path, monkeypatch):
     def make(method=None, **options):
         method = method or be.DeepEnsemble(num_members=2)
+        monkeypatch.setitem(METHODS, type(method).__name__, type(method))
         given = {"data": "two_moons", "seed": 1, "epochs": 4, "batch_size": 64, "method": settings.dump(method)}
-        return Job("a", method, Source(**(given | options)), tmp_path, "runs/a")
+        return Job("a", RunSource(**(given | options)), tmp_path)
 
     return make
 
@@ -32,7 +34,7 @@ def test_a_run_is_trained_scored_and_measured(make):
     result = perform(job)
     assert result.failure is None
     ensemble, split = open_run(job.folder)
-    assert score(ensemble, split) == result.scores, "to the last bit"
+    assert score_run(ensemble, split) == result.scores, "to the last bit"
     predictive = ensemble.predict(split.x_test)
     assert result.scores["aurc"] == be.metrics.aurc(predictive, split.y_test)
     cost = result.cost
@@ -92,12 +94,12 @@ def interrupt(job):
     with pytest.raises(InterruptionError):
         be.fit(
             job.source.task(split),
-            job.method,
+            job.source.make_method(),
             (split.x_train, split.y_train),
             epochs=8,
             batch_size=64,
             seed=1,
-            executor=executor_for(job.method, job.source),
+            executor=executor_for(job.source.make_method(), job.source.dropout),
             checkpoint=job.folder,
             progress=False,
             on_epoch=stop,
@@ -173,10 +175,33 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(make, tmp_path):
 
 
 def test_the_executor_depends_on_the_method_alone():
-    plain, dropout = Source("digits", 0), Source("digits", 0, dropout=0.1)
-    assert executor_for(be.DeepEnsemble(num_members=1), plain) == be.Loop(threads=1)
-    assert executor_for(be.DeepEnsemble(num_members=2), plain) == be.Vmap(threads=1)
-    assert executor_for(be.MCDropout(num_members=2), dropout) == be.Loop(threads=1)
+    assert executor_for(be.DeepEnsemble(num_members=1), dropout=0.0) == be.Loop(threads=1)
+    assert executor_for(be.DeepEnsemble(num_members=2), dropout=0.0) == be.Vmap(threads=1)
+    assert executor_for(be.MCDropout(num_members=2), dropout=0.1) == be.Loop(threads=1)
+
+
+def test_the_folder_of_a_run_is_named_after_its_method_and_seed(make):
+    job = replace(make(seed=2), label="deep_ensemble:clip=1,learning_rate=0.1")
+    assert job.run == "runs/deep_ensemble-clip=1-learning_rate=0.1/seed-2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted(be.DeepEnsemble):
+    """Counts how often it starts."""
+
+    def init(self, task, seed):
+        starts.append(seed)
+        return super().init(task, seed)
+
+
+starts = []
+
+
+def test_a_method_is_warmed_up_once_whatever_goes_wrong():
+    for _ in range(2):
+        warm_up(Counted(num_members=2))
+    assert len(starts) == 1
+    warm_up(Broken(num_members=2))
 
 
 def test_data_that_has_changed_is_read_again(make, tmp_path):

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,21 @@ import pytest
 import bayesemble as be
 from bayesemble.apps.compare.job import Job
 from bayesemble.apps.compare.pool import Board, perform_all
-from bayesemble.apps.compare.source import Source
-from bayesemble.core import settings
+from bayesemble.apps.compare.request import Request
+from bayesemble.core.plugins import load_plugins
+from bayesemble.methods import METHODS
+
+# A file that a person may have written; each process has to load it.
+VANISHING = """
+import os
+from dataclasses import dataclass
+
+import bayesemble as be
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vanishing(be.DeepEnsemble):
-    """Ends its process, as the kernel does when memory is short; but never that of the tests."""
+    '''Ends its process, as the kernel does when memory is short; but never that of the tests.'''
 
     tests: int = 0
 
@@ -25,22 +33,27 @@ class Vanishing(be.DeepEnsemble):
         os._exit(1)
 
 
+be.METHODS["vanishing"] = Vanishing
+"""
+
+
 def job(label: str, method: be.DeepEnsemble | be.MCDropout, root: Path) -> Job:
-    dropout = 0.1 if isinstance(method, be.MCDropout) else 0.0
-    source = Source("wine", 0, method=settings.dump(method), epochs=2, batch_size=64, dropout=dropout)
-    return Job(label, method, source, root, label)
+    return Job(label, Request(data="wine").source(method, seed=0, epochs=2), root)
 
 
-def test_a_process_that_is_ended_from_outside_is_a_failure_of_its_run_alone(tmp_path):
-    # The processes do not know this file, so what is defined here is sent to them as it is.
-    pytest.importorskip("cloudpickle").register_pickle_by_value(sys.modules[__name__])
+def test_a_process_that_is_ended_from_outside_is_a_failure_of_its_run_alone(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "vanishing_method", raising=False)
+    monkeypatch.setitem(METHODS, "vanishing", None)  # so that it is gone afterwards
+    (tmp_path / "vanishing_method.py").write_text(VANISHING)
+    plugins = [str(tmp_path / "vanishing_method.py")]
+    load_plugins(plugins)
     jobs = [
-        job("vanishing", Vanishing(num_members=2, tests=os.getpid()), tmp_path),
+        job("vanishing", METHODS["vanishing"](num_members=2, tests=os.getpid()), tmp_path),
         job("good", be.DeepEnsemble(num_members=2), tmp_path),
         job("masks", be.MCDropout(num_members=2), tmp_path),
     ]
     heard = []
-    results = perform_all(jobs, 2, lambda job, result: heard.append(job.label))
+    results = perform_all(jobs, 2, lambda job, result: heard.append(job.label), plugins)
     assert [result.label for result in results] == ["vanishing", "good", "masks"], "in the order of the jobs"
     assert sorted(heard) == sorted(result.label for result in results)
     assert results[0].failure == "its process was ended from outside, most likely for want of memory"
@@ -67,17 +80,17 @@ class Screen:
 
 def test_the_board_has_a_line_for_each_run_under_way(tmp_path):
     jobs = [job("a", be.DeepEnsemble(), tmp_path), job("b", be.DeepEnsemble(), tmp_path)]
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "progress").write_text("7")
+    jobs[0].folder.mkdir(parents=True)
+    (jobs[0].folder / "progress").write_text("7")
     board = Board(jobs, shown=False)
     board.bar = Screen()
     board.look()
     assert board.bar.lines == {}, "what a killed run left is forgotten"
     for epoch in (0, 1):
-        (tmp_path / "a" / "progress").write_text(str(epoch))
+        (jobs[0].folder / "progress").write_text(str(epoch))
         board.look()
         assert board.bar.lines == {"a, seed 1": (epoch, 2)}
-    (tmp_path / "a" / "progress").unlink()
+    (jobs[0].folder / "progress").unlink()
     board.look()
     assert board.bar.lines == {}
 
@@ -94,10 +107,9 @@ def test_on_a_terminal_the_bars_and_the_time_left_are_shown(tmp_path):
     import subprocess
 
     ours, theirs = pty.openpty()
-    code = "from bayesemble.apps.compare.compare import compare; import sys; "
-    code += "compare('two_moons', 'map', epochs=60, seeds=1, out=sys.argv[1])"
+    options = ["--data", "two_moons", "--methods", "map", "--epochs", "60", "--seeds", "1", "--out", str(tmp_path)]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)],
+        [sys.executable, "-m", "bayesemble", "compare", *options, "--jobs", "1", "--json"],
         stderr=theirs,
         stdout=subprocess.DEVNULL,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100"},

@@ -6,12 +6,15 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.apps.compare.compare import compare
-from bayesemble.apps.compare.source import Source, open_run
+from bayesemble.apps.compare.source import RunSource, open_run
+from bayesemble.core import settings
+from comparisons import compared
+
+MAP = {"class": "DeepEnsemble", "num_members": 1}
 
 
 def test_a_run_is_opened_by_its_folder_alone(tmp_path):
-    comparison = compare("two_moons", "mc_dropout,deep_ensemble", members=2, epochs=1, seeds=1, out=tmp_path)
+    comparison = compared("two_moons", "mc_dropout,deep_ensemble", members=2, epochs=1, seeds=1, out=tmp_path)
     for result in comparison.results:
         ensemble, split = open_run(tmp_path / result.run)
         assert ensemble.evaluate((split.x_test, split.y_test))["nll"] == pytest.approx(result.scores["nll"], rel=1e-5)
@@ -19,16 +22,17 @@ def test_a_run_is_opened_by_its_folder_alone(tmp_path):
 
 
 def test_it_is_written_and_read_back(tmp_path):
-    settings = {"class": "DeepEnsemble", "num_members": 2}
-    source = Source("digits", 3, 0.1, rows=50, ood="wine", method=settings, epochs=4, batch_size=None, record=True)
+    source = RunSource(data="digits", seed=3, dropout=0.1, rows=50, ood="wine", method=MAP, epochs=4, record=True)
     source.write(tmp_path / "run")
-    assert Source.read(tmp_path / "run") == source
+    assert RunSource.read(tmp_path / "run") == source
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["source.json"]
 
 
-def test_runs_of_older_versions_can_be_read(tmp_path):
-    (tmp_path / "source.json").write_text('{"data": "digits", "seed": 3, "dropout": 0.0}')
-    assert Source.read(tmp_path) == Source("digits", 3)
+def test_the_method_comes_back_with_its_settings():
+    methods = (be.DeepEnsemble(num_members=3, schedule="cosine", clip=1.0), be.Laplace(num_members=2, select="all"))
+    for method in methods:
+        source = RunSource(data="digits", seed=0, method=settings.dump(method), epochs=1)
+        assert source.make_method() == method
 
 
 @pytest.mark.parametrize(
@@ -38,22 +42,23 @@ def test_runs_of_older_versions_can_be_read(tmp_path):
         "[]",
         "null",
         '{"data": "digits"}',
-        '{"data": "digits", "seed": "x", "dropout": 0}',
-        '{"data": 3, "seed": 0}',
-        '{"data": "digits", "seed": true}',
-        '{"data": "digits", "seed": 0, "rows": 1.5}',
-        '{"data": "digits", "seed": 0, "method": "map"}',
-        '{"data": "digits", "seed": 0, "colour": "red"}',
+        '{"data": "digits", "seed": 0, "method": {}}',
+        '{"data": "digits", "seed": "x", "method": {}, "epochs": 1}',
+        '{"data": 3, "seed": 0, "method": {}, "epochs": 1}',
+        '{"data": "digits", "seed": true, "method": {}, "epochs": 1}',
+        '{"data": "digits", "seed": 0, "method": {}, "epochs": 1, "rows": 1.5}',
+        '{"data": "digits", "seed": 0, "method": "map", "epochs": 1}',
+        '{"data": "digits", "seed": 0, "method": {}, "epochs": 1, "colour": "red"}',
     ],
 )
 def test_damaged_sources_are_refused(tmp_path, text):
     (tmp_path / "source.json").write_text(text)
     with pytest.raises(be.CheckpointError, match=r"does not say where the rows of the run come from"):
-        Source.read(tmp_path)
+        RunSource.read(tmp_path)
 
 
 def test_a_folder_with_a_run_of_other_settings_is_refused(tmp_path):
-    source = Source("digits", 3, epochs=4)
+    source = RunSource(data="digits", seed=3, method=MAP, epochs=4)
     source.check(tmp_path)  # there is none yet
     source.write(tmp_path)
     source.check(tmp_path)

@@ -48,27 +48,15 @@ def compare(
 
     Example: bayesemble compare --data wine --methods map,deep_ensemble:bootstrap=true --members 10 --out wine
     """
-    from bayesemble.apps.compare.compare import DEFAULT_METHODS, read_command
     from bayesemble.apps.compare.compare import compare as run
+    from bayesemble.apps.compare.request import Request, read_request
 
-    options: dict[str, Any] = {
-        "data": data,
-        "ood": ood,
-        "methods": methods or DEFAULT_METHODS,
-        "members": members,
-        "epochs": epochs,
-        "seeds": seeds,
-        "batch_size": batch_size,
-        "budget": budget,
-        "rows": rows,
-        "record": record,
-    }
-    if config is not None:
-        options |= {name: value for name, value in read_command(config).items() if not _given(context, name)}
-
+    given = {name: context.params[name] for name in context.params if _given(context, name)}
+    asked = {field.name: given[field.name] for field in dataclasses.fields(Request) if field.name in given}
+    request = dataclasses.replace(Request() if config is None else read_request(config), **asked)
     tell = (lambda words: None) if err.is_terminal else note  # in a terminal a progress bar says more
     with resumable():
-        comparison = run(**options, jobs=jobs, out=folder, say=tell)
+        comparison = run(request, folder, jobs=jobs, say=tell)
     if as_json:
         say_json(comparison.summary())
     else:

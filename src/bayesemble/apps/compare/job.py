@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bayesemble.apps.compare.budget import gradient_evaluations
 from bayesemble.apps.compare.results import Result
-from bayesemble.apps.compare.source import Source, in_units, targets_of_test
+from bayesemble.apps.compare.source import RunSource, predict_in_units, targets_of_test
 from bayesemble.core.errors import BayesembleError, TrainingError
 from bayesemble.core.files import write_json
 from bayesemble.core.memory import MEGABYTE, peak_memory, restart_peak
@@ -33,40 +37,38 @@ from bayesemble.execute.vmap import Vmap
 from bayesemble.methods import Method
 from bayesemble.methods.base import Finisher
 from bayesemble.metrics import aurc, crps, summarise
-from bayesemble.predictive import Predictive, RealPredictive
+from bayesemble.models import mlp
+from bayesemble.predictive import RealPredictive
+from bayesemble.task.likelihoods import Categorical
+from bayesemble.task.task import Task
 from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.fit import fit
 
 RESULT, PROGRESS = "result.json", "progress"
 ONE_THREAD = Loop(threads=1)
-_FEW_ROWS = 32
-_warm: set[str] = set()  # methods that this process has used before
-_CHECKPOINTS = 10  # in a run: so much of it is lost at most when it is killed
+_CHECKPOINTS_PER_RUN = 10
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison."""
+    """One run of a comparison: one method with one seed. It holds plain values, which any process can read."""
 
     label: str
-    method: Method
-    source: Source
+    """The words that asked for the method."""
+    source: RunSource
     root: Path
     """Folder of the comparison."""
-    run: str
-    """Folder of the run, below it."""
+
+    @property
+    def run(self) -> str:
+        """Folder of the run, below that of the comparison."""
+        return f"runs/{re.sub(r'[^A-Za-z0-9._=-]+', '-', self.label)}/seed-{self.source.seed}"
 
     @property
     def folder(self) -> Path:
         """Folder of the run."""
         return self.root / self.run
-
-    @property
-    def epochs(self) -> int:
-        """Passes over the data."""
-        assert self.source.epochs is not None
-        return self.source.epochs
 
     def finished(self) -> Result | None:
         """What came of it, if it has been run with these settings before."""
@@ -95,7 +97,7 @@ def perform(job: Job) -> Result:
     try:
         with thread_count(ONE_THREAD), warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            return _perform(job, heard)
+            return _train_and_score(job, heard)
     except BayesembleError as error:
         return failed(job, str(error))
     except Exception as error:  # one method must never end the comparison
@@ -110,47 +112,45 @@ def failed(job: Job, reason: str) -> Result:
     return Result(job.label, job.source.seed, job.run, failure=reason)
 
 
-def _perform(job: Job, heard: list[warnings.WarningMessage]) -> Result:
-    split = job.source.split()
-    _warm_up(job, split)
+def _train_and_score(job: Job, heard: list[warnings.WarningMessage]) -> Result:
+    source, method = job.source, job.source.make_method()
+    split = source.split()
+    warm_up(method)  # type: ignore[arg-type]  # a frozen dataclass
     heard.clear()
     before = restart_peak()
-    ensemble, finishing = _train(job, split)
-    scores = score(ensemble, split)
+    ensemble, finishing = _train(job, method, split)
+    scores = score_run(ensemble, split)
     start = time.perf_counter()
     ensemble.predict(split.x_test)
     cost = {
         "train_seconds": sum(row["seconds"] for row in ensemble.history) + finishing,
         "predict_seconds": time.perf_counter() - start,
         "gradient_evaluations": gradient_evaluations(
-            job.method, ensemble.history, len(split.x_train), job.source.batch_size, job.source.seed
+            method, ensemble.history, len(split.x_train), source.batch_size, source.seed
         ),
-        "parameters": count_parameters(ensemble.task, job.method).total,
-        "peak_memory_mb": max(peak_memory() - before, 0.0)
-        / MEGABYTE,  # beyond libraries and data, which all methods hold
+        "parameters": count_parameters(ensemble.task, method).total,
+        "peak_memory_mb": max(peak_memory() - before, 0.0) / MEGABYTE,  # without libraries and data, which all hold
     }
     if bad := [name for name, value in scores.items() if not math.isfinite(value)]:
         raise TrainingError(f"{', '.join(bad)} came out infinite or undefined; lower the learning rate or set clip=1.0")
     notes = list(dict.fromkeys(str(warning.message) for warning in heard))
-    kept = {"settings": asdict(job.source), "scores": scores, "cost": cost, "notes": notes}
-    write_json(job.folder / RESULT, kept)
-    return Result(job.label, job.source.seed, job.run, scores, cost, notes=notes)
+    write_json(job.folder / RESULT, {"settings": asdict(source), "scores": scores, "cost": cost, "notes": notes})
+    return Result(job.label, source.seed, job.run, scores, cost, notes=notes)
 
 
-def _warm_up(job: Job, split: Split) -> None:
-    """Use the method once on a few rows, so that what is imported or set up on first use does not count as its time."""
-    name = type(job.method).__name__
-    if name in _warm:
-        return
-    _warm.add(name)
-    few = (split.x_train[:_FEW_ROWS], split.y_train[:_FEW_ROWS])
-    with suppress(Exception):  # with so few rows; in earnest, the reason is told
-        fit(job.source.task(split), job.method, few, epochs=1, executor="loop", progress=False).predict(few[0])
+@cache
+def warm_up(method: Method) -> None:
+    """Use a method on a few made-up rows, once per process: what it sets up on first use is not part of its cost."""
+    inputs, targets = torch.linspace(-1, 1, 64).reshape(32, 2), torch.arange(32) % 2
+    task = Task(lambda: mlp(2, [4], 2, dropout=0.1), Categorical())
+    with suppress(Exception):  # it may fail on so few rows; the real run will report why
+        fit(task, method, (inputs, targets), epochs=1, executor="loop", progress=False).predict(inputs)
 
 
-def _train(job: Job, split: Split) -> tuple[Ensemble, float]:
+def _train(job: Job, method: Method, split: Split) -> tuple[Ensemble, float]:
     """The ensemble, and the seconds that the method took once training was over."""
-    job.source.write(job.folder)
+    source = job.source
+    source.write(job.folder)
     resumed, last = checkpoints.exists(job.folder), time.perf_counter()
 
     def show(_: Any, row: dict[str, Any]) -> None:
@@ -160,35 +160,32 @@ def _train(job: Job, split: Split) -> tuple[Ensemble, float]:
 
     (job.folder / PROGRESS).write_text("0")
     ensemble = fit(
-        job.source.task(split),
-        job.method,
+        source.task(split),
+        method,
         (split.x_train, split.y_train),
-        epochs=job.epochs,
-        batch_size=job.source.batch_size,
-        seed=job.source.seed,
-        executor="auto" if resumed else executor_for(job.method, job.source),  # resuming takes that of the checkpoint
+        epochs=source.epochs,
+        batch_size=source.batch_size,
+        seed=source.seed,
+        executor="auto" if resumed else executor_for(method, source.dropout),  # resuming takes that of the checkpoint
         checkpoint=job.folder,
-        checkpoint_every=max(1, job.epochs // _CHECKPOINTS),
+        checkpoint_every=max(1, source.epochs // _CHECKPOINTS_PER_RUN),
         resume=resumed,
-        record="epoch" if job.source.record else None,
+        record="epoch" if source.record else None,
         progress=False,
         on_epoch=show,
     )
-    return ensemble, time.perf_counter() - last if isinstance(job.method, Finisher) else 0.0
+    return ensemble, time.perf_counter() - last if isinstance(method, Finisher) else 0.0
 
 
-def executor_for(method: Method, source: Source) -> Executor:
+def executor_for(method: Method, dropout: float) -> Executor:
     """How members of the small dense network run quickest: vectorised, but for a single one, and for dropout."""
-    return ONE_THREAD if method.num_members == 1 or source.dropout else Vmap(threads=1)
+    return ONE_THREAD if method.num_members == 1 or dropout else Vmap(threads=1)
 
 
-def score(ensemble: Ensemble, split: Split) -> dict[str, float]:
+def score_run(ensemble: Ensemble, split: Split) -> dict[str, float]:
     """Scores on the test rows, in the original units of the target, and on foreign rows."""
-
-    def predict(inputs: Any) -> Predictive:
-        return in_units(ensemble.predict(inputs), split)
-
     targets = targets_of_test(split)
-    own, ood = predict(split.x_test), None if split.x_ood is None else predict(split.x_ood)
+    own = predict_in_units(ensemble, split.x_test, split)
+    ood = None if split.x_ood is None else predict_in_units(ensemble, split.x_ood, split)
     scores = summarise(own, targets, ood) | {"aurc": aurc(own, targets)}
     return scores | {"crps": crps(own, targets)} if isinstance(own, RealPredictive) else scores

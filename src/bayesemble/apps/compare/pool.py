@@ -5,58 +5,72 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any, Self
 
 from bayesemble.apps.compare.job import PROGRESS, Job, failed, perform
 from bayesemble.apps.compare.results import Result
+from bayesemble.core.plugins import load_plugins
 
 _WATCH_SECONDS = 0.2
+_OWN_PROCESS = 2  # with a single one, joblib would run the job in this very process
 
 
-def perform_all(jobs: list[Job], processes: int, say: Callable[[Job, Result], None]) -> list[Result]:
-    """Results of all jobs, in their order; `say` hears of each when it is there."""
-    found: dict[int, Result] = {}
-    for place, result in _results(jobs, min(processes, len(jobs))):
-        found[place] = result
-        say(jobs[place], result)
-    return [found[place] for place in range(len(jobs))]
+def perform_all(
+    jobs: list[Job], processes: int, on_result: Callable[[Job, Result], None], plugins: Sequence[str] = ()
+) -> list[Result]:
+    """Results of all jobs, in their order.
+
+    Args:
+        jobs: The runs.
+        processes: How many go side by side, each in a process of its own; 1 runs them here.
+        on_result: Called with each job and its result when it is there.
+        plugins: What every process has to load first, as for `load_plugins`.
+    """
+    results: dict[int, Result] = {}
+    for index, result in _results(jobs, min(processes, len(jobs)), plugins):
+        results[index] = result
+        on_result(jobs[index], result)
+    return [results[index] for index in range(len(jobs))]
 
 
-def _results(jobs: list[Job], processes: int) -> Iterator[tuple[int, Result]]:
+def _results(jobs: list[Job], processes: int, plugins: Sequence[str]) -> Iterator[tuple[int, Result]]:
     if processes == 1:
-        yield from ((place, perform(job)) for place, job in enumerate(jobs))
+        yield from ((index, perform(job)) for index, job in enumerate(jobs))
         return
     left = set(range(len(jobs)))
     try:
-        for place, result in _side_by_side(jobs, sorted(left), processes):
-            left.remove(place)
-            yield place, result
+        for index, result in _side_by_side(jobs, sorted(left), processes, plugins):
+            left.remove(index)
+            yield index, result
     except BrokenProcessPool:  # one of them was ended from outside; which one shows when each is alone
-        for place in sorted(left):
+        for index in sorted(left):
             try:
-                yield from _side_by_side(jobs, [place], 2)
+                yield from _side_by_side(jobs, [index], _OWN_PROCESS, plugins)
             except BrokenProcessPool:
-                yield place, failed(jobs[place], "its process was ended from outside, most likely for want of memory")
+                yield index, failed(jobs[index], "its process was ended from outside, most likely for want of memory")
 
 
-def _side_by_side(jobs: list[Job], places: Iterable[int], processes: int) -> Iterator[tuple[int, Result]]:
+def _side_by_side(
+    jobs: list[Job], indices: Iterable[int], processes: int, plugins: Sequence[str]
+) -> Iterator[tuple[int, Result]]:
     from joblib import Parallel, delayed, parallel_config
 
     with parallel_config(backend="loky", inner_max_num_threads=1):
         pool = Parallel(n_jobs=processes, batch_size=1, pre_dispatch=processes, return_as="generator_unordered")
-        yield from pool(delayed(_work)(place, jobs[place], os.getpid()) for place in places)
+        yield from pool(delayed(_work)(index, jobs[index], plugins, os.getpid()) for index in indices)
 
 
-def _work(place: int, job: Job, parent: int) -> tuple[int, Result]:
+def _work(index: int, job: Job, plugins: Sequence[str], parent: int) -> tuple[int, Result]:
     _end_with(parent)
-    return place, perform(job)
+    load_plugins(plugins)
+    return index, perform(job)
 
 
 def _end_with(parent: int) -> None:
-    """End this process soon after the one that started it, which may be killed; else both would write, then and now."""
+    """Exit when the parent dies, so that an orphaned worker never writes into a run that was resumed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -94,8 +108,8 @@ class Board:
             if epoch is None and line is not None:
                 self.bar.remove_task(self.lines.pop(job.run))
             elif epoch is not None and line is None:
-                words = f"{job.label}, seed {job.source.seed + 1}"
-                self.lines[job.run] = self.bar.add_task(words, total=job.epochs, completed=epoch)
+                name = f"{job.label}, seed {job.source.seed + 1}"
+                self.lines[job.run] = self.bar.add_task(name, total=job.source.epochs, completed=epoch)
             elif epoch is not None:
                 self.bar.update(line, completed=epoch)
 

@@ -17,11 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesemble.core import settings
 from bayesemble.core.errors import CheckpointError
 from bayesemble.core.files import write_json
 from bayesemble.core.settings import validate
 from bayesemble.data import Split
 from bayesemble.data.sources import data_stamp, load_data
+from bayesemble.execute.schedules import SCHEDULES
+from bayesemble.methods import METHODS, Method, method_class
 from bayesemble.models import mlp
 from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.task.likelihoods import Categorical, HeteroscedasticGaussian
@@ -31,8 +34,8 @@ from bayesemble.training.ensemble import Ensemble, load
 SOURCE = "source.json"
 
 
-@dataclass(frozen=True)
-class Source:
+@dataclass(frozen=True, kw_only=True)
+class RunSource:
     """Where the rows of a run come from, what its network needs to be made again, and how it is trained."""
 
     data: str
@@ -41,9 +44,9 @@ class Source:
     dropout: float = 0.0
     rows: int | None = None
     ood: str | None = None
-    method: dict[str, Any] | None = None
-    """Its settings, as `settings.dump` gives them; a run knows them from its checkpoint too."""
-    epochs: int | None = None
+    method: dict[str, Any]
+    """Its settings, as `settings.dump` gives them."""
+    epochs: int
     batch_size: int | None = None
     record: bool = False
 
@@ -51,9 +54,12 @@ class Source:
         validate(self)
 
     def split(self) -> Split:
-        """The rows, the same each time; the last are kept, as large sets take seconds to read and runs share them."""
-        texts = (self.data,) if self.ood is None else (self.data, self.ood)
-        return _load(self.data, self.seed, self.rows, self.ood, tuple(data_stamp(text) for text in texts))
+        """The rows, the same each time."""
+        return load_split(self.data, self.seed, self.rows, self.ood)
+
+    def make_method(self) -> Method:
+        """The method with its settings; refused if nobody registered it."""
+        return settings.parse(self.method, {method_class(name) for name in METHODS}, SCHEDULES.values())
 
     def task(self, split: Split) -> Task:
         """A small network for the data, with the likelihood that its targets ask for."""
@@ -69,7 +75,7 @@ class Source:
         """Refuse a folder that holds a run of other settings."""
         if not (folder / SOURCE).is_file():
             return
-        here, there = asdict(self), asdict(Source.read(folder))
+        here, there = asdict(self), asdict(RunSource.read(folder))
         for name, value in here.items():
             if there[name] != value:
                 raise CheckpointError(
@@ -78,31 +84,38 @@ class Source:
                 )
 
     @staticmethod
-    def read(folder: Path) -> Source:
-        """Read it from a run folder; one of an older version lacks what is None."""
+    def read(folder: Path) -> RunSource:
+        """Read it from a run folder."""
         path = folder / SOURCE
         if not path.is_file():
             raise CheckpointError(f"{folder} is not a run of the command line: it has no {SOURCE}")
         try:
-            return Source(**json.loads(path.read_text(encoding="utf-8")))
+            return RunSource(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"{path} does not say where the rows of the run come from: {error!r}") from error
 
 
+def load_split(data: str, seed: int, rows: int | None, ood: str | None) -> Split:
+    """The rows of a data set; the last ones are kept, as large sets take seconds to read and runs share them."""
+    texts = (data,) if ood is None else (data, ood)
+    return _load_split(data, seed, rows, ood, tuple(data_stamp(text) for text in texts))
+
+
 @lru_cache(maxsize=1)
-def _load(data: str, seed: int, rows: int | None, ood: str | None, _: tuple[int, ...]) -> Split:
+def _load_split(data: str, seed: int, rows: int | None, ood: str | None, _: tuple[int, ...]) -> Split:
     return load_data(data, seed, rows, ood)
 
 
 def open_run(folder: str | Path) -> tuple[Ensemble, Split]:
     """The ensemble of a run folder, and its rows."""
-    source = Source.read(Path(folder))
+    source = RunSource.read(Path(folder))
     split = source.split()
     return load(folder, source.task(split).model), split
 
 
-def in_units(predictive: Predictive, split: Split) -> Predictive:
+def predict_in_units(ensemble: Ensemble, inputs: Any, split: Split, keep_members: bool = True) -> Predictive:
     """A prediction in the original units of the target."""
+    predictive = ensemble.predict(inputs, keep_members=keep_members)
     if isinstance(predictive, LocationScalePredictive):
         return predictive.rescale(split.target_shift, split.target_scale)
     return predictive

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from bayesemble.apps.compare.results import Comparison, Result
-from bayesemble.apps.compare.source import in_units, open_run, targets_of_test
+from bayesemble.apps.compare.source import open_run, predict_in_units, targets_of_test
 from bayesemble.core.arrays import NumpyArray
 from bayesemble.core.errors import BayesembleError
 from bayesemble.data import Split
@@ -59,7 +59,7 @@ class Shown:
 
     def predict(self, inputs: Any) -> Predictive:
         """Predict further rows."""
-        return in_units(self.ensemble.predict(inputs), self.split)
+        return predict_in_units(self.ensemble, inputs, self.split)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +89,8 @@ def open_methods(folder: Path, comparison: Comparison) -> tuple[list[Shown], lis
 
 def _open(folder: Path, result: Result, number: int) -> Shown:
     ensemble, split = open_run(folder / result.run)
-    predictive = in_units(ensemble.predict(split.x_test), split)
-    ood = None
-    if split.x_ood is not None:
-        ood = in_units(ensemble.predict(split.x_ood, keep_members=False), split)
+    predictive = predict_in_units(ensemble, split.x_test, split)
+    ood = None if split.x_ood is None else predict_in_units(ensemble, split.x_ood, split, keep_members=False)
     return Shown(result.label, number, ensemble, split, targets_of_test(split), predictive, ood)
 
 
