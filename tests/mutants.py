@@ -130,12 +130,12 @@ def changes(node: ast.AST, defaults: dict[str, set[str]]) -> Iterator[tuple[str,
 def all_mutants(root: Path) -> list[Mutant]:
     """Every mistake that can be made, in a fixed order."""
     paths = [path for path in sorted((root / PACKAGE).rglob("*.py")) if path.name not in ("__init__.py", "__main__.py")]
-    everywhere = collect(paths)
+    of_methods = collect([path for path in paths if path.is_relative_to(root / PACKAGE / "methods")])
     found = []
     for path in paths:
         name = str(path.relative_to(root / PACKAGE))
         if not name.startswith(SKIPPED):
-            found += list(in_file(path, name, everywhere | collect([path])))
+            found += list(in_file(path, name, (of_methods if name.startswith("methods/") else {}) | collect([path])))
     return found
 
 

@@ -233,3 +233,11 @@ def test_the_limit_of_the_csv_module_is_never_lowered(tmp_path):
         assert csv.field_size_limit() == 3 * table_files.LONGEST_CELL
     finally:
         csv.field_size_limit(before)
+
+
+def test_the_largest_number_is_read_and_the_first_beyond_it_is_named(tmp_path):
+    (chunk,) = read_rows(made(tmp_path, "a\n1e100\n-1e100\n"))
+    assert chunk.values("a", "1.5").tolist() == [1e100, -1e100]
+    (chunk,) = read_rows(made(tmp_path, "a\n1e100\n-1e101\n"))
+    with pytest.raises(DataError, match=r"row 3, column 'a'.*of at most 1e\+100, was needed, got '-1e101'"):
+        chunk.values("a", "1.5")

@@ -309,3 +309,19 @@ def test_after_the_warm_up_all_chains_take_the_averaged_step_size():
     torch.testing.assert_close(seen[9]["log"], averages.mean().expand(3).to(seen[9]["log"]))
     assert all(torch.equal(later["log"], seen[9]["log"]) for later in seen[10:])
     assert not torch.allclose(seen[6]["log"], seen[6]["log_mean"], rtol=0.01)
+
+
+def test_the_number_of_leapfrog_steps_varies_around_the_trajectory_and_never_exceeds_the_most():
+    def numbers(step_size: float, **settings) -> list[int]:
+        clocks = [Clock(step, 400, 0) for step in range(400)]
+        return [be.HMC(**settings)._num_leapfrog(torch.tensor([step_size]), clock) for clock in clocks]
+
+    free = numbers(0.01, trajectory=1.0, max_leapfrog=1000)
+    error = 100 / math.sqrt(12 * 400)  # of the mean of numbers that are uniform from 50 to 150
+    assert sum(free) / 400 == pytest.approx(100, abs=4 * error)
+    assert 50 <= min(free) < 53
+    assert 147 < max(free) <= 150
+    bounded = numbers(0.01, trajectory=1.0, max_leapfrog=50)
+    assert max(bounded) == 50
+    assert len(set(bounded)) > 10
+    assert set(numbers(10.0)) == {1}

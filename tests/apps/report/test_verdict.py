@@ -80,6 +80,13 @@ def test_two_seeds_tell_only_large_differences():
     assert "--seeds 5" in words_of(found)
 
 
+@pytest.mark.parametrize(("seeds", "few"), [(4, True), (5, False)])
+def test_five_seeds_are_not_called_few(seeds, few):
+    losses = [0.1 + seed / 10 for seed in range(seeds)]
+    found = verdict(made({"one": {"nll": losses}, "two": {"nll": losses[::-1]}}))
+    assert ("So few seeds" in words_of(found)) == few
+
+
 def test_a_cheap_method_that_is_far_behind_is_not_preferred_because_of_few_seeds():
     costs = {"train_seconds": [1.0, 1.0]}, {"train_seconds": [90.0, 90.0]}
     found = verdict(made({"cheap": {"nll": [0.2, 0.4], **costs[0]}, "dear": {"nll": [0.1, 0.2], **costs[1]}}))
