@@ -197,7 +197,7 @@ def stages(tree: Path, name: str) -> list[list[str]]:
     return [list(dict.fromkeys(first)), list(dict.fromkeys(rest))]
 
 
-def noticed(tree: Path, mutant: Mutant, seconds: float) -> str:
+def noticed(tree: Path, mutant: Mutant, seconds: float, near: bool) -> str:
     """The first test that fails; "" if none does, "..." if the time was over before all had run."""
     path = tree / PACKAGE / mutant.path
     whole = path.read_bytes()
@@ -206,7 +206,7 @@ def noticed(tree: Path, mutant: Mutant, seconds: float) -> str:
     end = time.monotonic() + seconds
     try:
         compile(path.read_bytes(), str(path), "exec")
-        for files in stages(tree, mutant.path):
+        for files in stages(tree, mutant.path)[: 1 if near else 2]:
             options = [
                 "-n",
                 "0",
@@ -242,6 +242,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--resume", type=Path, help="results, a line each; those in it are not repeated")
     parser.add_argument("--seconds", type=float, default=1200, help="time for each mistake")
+    parser.add_argument(
+        "--near", action="store_true", help="ask only the tests nearby; survivors are asked again later"
+    )
     parser.add_argument("--list", action="store_true", help="only show the mistakes")
     options = parser.parse_args()
     chosen = choose(all_mutants(ROOT), options.seed, options.count)
@@ -257,7 +260,7 @@ def main() -> None:
         missed = 0
         for number, mutant in enumerate(chosen, start=1):
             if mutant not in known and not options.list:
-                known[mutant] = noticed(tree, mutant, options.seconds)
+                known[mutant] = noticed(tree, mutant, options.seconds, options.near)
                 if options.resume:
                     with options.resume.open("a") as file:
                         file.write(
