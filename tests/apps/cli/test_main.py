@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import pytest
 import bayesemble
 from bayesemble.apps.cli import main
 from bayesemble.apps.cli.main import app
+from bayesemble.methods import METHODS
 
 COMMANDS = [command.callback.__name__ for command in app.registered_commands]
 
@@ -85,8 +87,61 @@ def test_debug_shows_the_traceback_wherever_it_stands(monkeypatch, tmp_path):
     assert "Traceback" in result.stderr
 
 
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """A file with a method, as a person writes it."""
+    path = tmp_path / "own_method.py"
+    path.write_text(
+        "from dataclasses import dataclass\n"
+        "import bayesemble as be\n\n\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Mine(be.DeepEnsemble):\n"
+        '    """A method of my own."""\n\n\n'
+        "be.METHODS['mine'] = Mine\n"
+    )
+    yield path
+    sys.modules.pop("own_method", None)
+    METHODS.pop("mine", None)
+
+
+@pytest.mark.parametrize("where", ["first", "last", "one word", "environment"])
+def test_a_plugin_brings_a_method_of_ones_own(call, plugin, monkeypatch, where):
+    if where == "environment":
+        monkeypatch.setenv("BAYESEMBLE_PLUGINS", str(plugin))
+    words = {"first": ["--plugin", plugin, "methods"], "last": ["methods", "--plugin", plugin]}
+    code, out, err = call(*words.get(where, ["methods", *([f"--plugin={plugin}"] if where == "one word" else [])]))
+    assert code == 0, err
+    assert "A method of my own." in out
+
+
+def test_a_plugin_that_is_not_there_is_one_line(call, tmp_path):
+    code, _, err = call("methods", "--plugin", tmp_path / "none.py")
+    assert code == 1
+    assert "none.py cannot be loaded: FileNotFoundError" in err
+
+
+def test_a_method_of_ones_own_is_compared_in_processes_and_opened_only_with_its_plugin(call, plugin, tmp_path):
+    """The processes load the plugin too. What it leaves in folders names the method, never the code."""
+    options = ["compare", "--data", "wine", "--methods", "mine,map", "--members", "2", "--epochs", "1", "--seeds", "1"]
+    code, out, err = call(*options, "--jobs", "2", "--out", tmp_path / "c", "--json", "--plugin", plugin)
+    assert code == 0, err
+    assert [row["method"] for row in json.loads(out) if "nll" in row] == ["mine", "map"]
+    assert not [path for path in (tmp_path / "c").rglob("*.json") if "own_method" in path.read_text()]
+    table = tmp_path / "a.csv"
+    table.write_text("a,b\n" + "".join(f"{i},{i * i % 7}.5\n" for i in range(40)))
+    options = ["fit", table, "--target", "b", "--method", "mine", "--num-members", "2", "--epochs", "1", "--width", "4"]
+    assert call(*options, "--out", tmp_path / "run", "--plugin", plugin)[0] == 0
+    run = tmp_path / "c" / "runs" / "mine" / "seed-0"
+    assert call("evaluate", tmp_path / "run", "--plugin", plugin)[0] == 0
+    del sys.modules["own_method"], METHODS["mine"]
+    assert call("evaluate", tmp_path / "run")[0] == 1
+    assert call("landscape", run)[0] == 1
+    assert call("report", tmp_path / "c")[0] == 0
+    assert "The figures of mine: its run" in (tmp_path / "c" / "report.html").read_text()
+
+
 def test_an_error_that_is_not_ours_is_one_line_too(monkeypatch, capsys):
-    def broken(words):
+    def broken():
         raise MemoryError("512 TB")
 
     monkeypatch.setattr(main, "app", broken)

@@ -56,7 +56,7 @@ def compare(
     request = dataclasses.replace(Request() if config is None else read_request(config), **asked)
     tell = (lambda words: None) if err.is_terminal else note  # in a terminal a progress bar says more
     with resumable():
-        comparison = run(request, folder, jobs=jobs, say=tell)
+        comparison = run(request, folder, jobs=jobs, plugins=context.obj, say=tell)
     if as_json:
         say_json(comparison.summary())
     else:

@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
 from bayesemble import __version__
 from bayesemble.apps.cli.comparisons import compare, datasets, landscape, methods, report, score
 from bayesemble.apps.cli.printing import err, say
 from bayesemble.apps.cli.tables import WithMethodFlags, diagnose, evaluate, fit, predict
 from bayesemble.core.errors import BayesembleError
+from bayesemble.core.plugins import load_plugins
+
+
+class GlobalOptions(TyperGroup):
+    """A program whose own options may stand after the command, too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Move --debug and --plugin to the front, where they belong to the program."""
+        front: list[str] = []
+        rest: list[str] = []
+        takes_value = False
+        for word in args:
+            ours = takes_value or word in ("--debug", "--plugin") or word.startswith("--plugin=")
+            (front if ours else rest).append(word)
+            takes_value = word == "--plugin"
+        return super().parse_args(ctx, front + rest)
+
 
 app = typer.Typer(
+    cls=GlobalOptions,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,9 +47,8 @@ def main() -> None:
     """Run the command line; errors become one line, a traceback only comes with --debug, wherever it stands."""
     # Threads that spin while they wait make a step a hundred times slower beside another busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    words = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app(words)
+        app()
     except Exception as error:
         if "--debug" in sys.argv:
             raise
@@ -41,8 +60,18 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; it may stand last, too.")] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--plugin",
+            envvar="BAYESEMBLE_PLUGINS",
+            metavar="FILE_OR_MODULE",
+            help="Python file or module to load first, which registers methods of your own; it may stand last, too.",
+        ),
+    ] = None,
 ) -> None:
     """Turn any PyTorch network into a Bayesian ensemble.
 
@@ -51,6 +80,8 @@ def root(
     if version:
         say(f"bayesemble {__version__}")
         raise typer.Exit
+    context.obj = [str(name) for name in plugin or ()]
+    load_plugins(context.obj)
 
 
 for command in (compare, report, landscape, methods, datasets, score, fit, predict, evaluate, diagnose):
