@@ -89,6 +89,15 @@ def test_the_page_shows_all_parts_in_order(compared):
     assert "Loss over training" in text
 
 
+def test_each_method_is_described_by_its_own_run(compared):
+    _, text = compared
+    sections = [re.sub("<[^>]+>", " ", part) for part in text.split('<details class="method"')[1:]]
+    for label, members in (("map", 1), ("deep_ensemble", 3)):
+        (own,) = [part for part in sections if re.search(rf"^[^>]*>\s*{label}\b", part)]
+        assert re.search(rf"Networks\s+{members} averaged", own), label
+        assert re.search(rf"num_members\s+{members}\s", own), label
+
+
 def changed(folder, to, change):
     shutil.copytree(folder, to)
     comparison = Comparison.read(to)
