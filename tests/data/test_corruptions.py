@@ -162,8 +162,9 @@ def test_noise_takes_the_table_of_its_size_and_is_not_scaled(size: int, expected
 
 
 @pytest.mark.parametrize(("size", "radius"), [(32, 1.5), (16, 0.75), (64, 3.0), (224, 10.0), (112, 5.0)])
-def test_lengths_are_scaled_to_the_size_of_the_image(size: int, radius: float) -> None:
-    image = np.zeros((1, size, size, 1))
+@pytest.mark.parametrize("longer", [0, 40])
+def test_lengths_are_scaled_to_the_shorter_side_of_the_image(size: int, radius: float, longer: int) -> None:
+    image = np.zeros((1, size, size + longer, 1))
     image[0, size // 2, size // 2] = 1
     np.testing.assert_allclose(
         corrupt(image, "defocus_blur", 5, random()), image_filters.defocused(image, radius).clip(0, 1)

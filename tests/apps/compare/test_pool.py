@@ -107,7 +107,7 @@ def test_on_a_terminal_the_bars_and_the_time_left_are_shown(tmp_path):
     import subprocess
 
     ours, theirs = pty.openpty()
-    options = ["--data", "two_moons", "--methods", "map", "--epochs", "60", "--seeds", "1", "--out", str(tmp_path)]
+    options = ["--data", "two_moons", "--methods", "map", "--epochs", "150", "--seeds", "1", "--out", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-m", "bayesemble", "compare", *options, "--jobs", "1", "--json"],
         stderr=theirs,
@@ -126,5 +126,5 @@ def test_on_a_terminal_the_bars_and_the_time_left_are_shown(tmp_path):
     text = shown.decode()
     assert "all runs" in text
     assert "map, seed 1" in text
-    assert "/60" in text
+    assert "/150" in text
     assert "0:00:" in text, "the time that is left"
