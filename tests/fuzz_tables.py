@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bayesemble.apps.tables.description import TABLE, Job
+from bayesemble.apps.tables.description import TABLE, TableRequest
 from bayesemble.apps.tables.run import evaluate_table, fit_table, open_table, predict_table
 from bayesemble.core.errors import BayesembleError
 from bayesemble.data.find_schema import find_schema
@@ -87,7 +87,7 @@ def whole_path(generator, path):
     path.write_bytes(data)
     run = path.with_suffix("")
     try:
-        fit_table(Job(str(path), generator.choice(list(columns)), recipe=QUICK), run)
+        fit_table(TableRequest(str(path), generator.choice(list(columns)), recipe=QUICK), run)
         predicted(run, path)
     finally:
         shutil.rmtree(run, ignore_errors=True)
@@ -98,7 +98,7 @@ def predicted(run, path):
     out = path.with_suffix(".out.csv")
     opened = open_table(run)
     made = predict_table(opened, path, out)
-    assert made["rows"] == len(next(iter(joined(out, 1000).values()))) == len(next(iter(joined(path, 1000).values())))
+    assert made.rows == len(next(iter(joined(out, 1000).values()))) == len(next(iter(joined(path, 1000).values())))
     evaluate_table(opened)
 
 
@@ -201,7 +201,7 @@ def main():
         good = place / "good"
         lines = ["y,a,b", *(f"{number % 7 + 0.5},{number},{'pqr'[number % 3]}" for number in range(60))]
         good.with_suffix(".csv").write_text("\n".join(lines) + "\n")
-        fit_table(Job(str(good.with_suffix(".csv")), "y", recipe=QUICK), good)
+        fit_table(TableRequest(str(good.with_suffix(".csv")), "y", recipe=QUICK), good)
         plan = [("wide", 0)]
         for number in range(arguments.first, arguments.first + arguments.tables):
             plan.append(("whole" if number % 100 == 0 else ("known", "odd", "damaged")[number % 3], number))

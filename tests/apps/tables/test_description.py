@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bayesemble.apps.tables.description import TABLE, Description, Job, begin, read_description, read_job
+from bayesemble.apps.tables.description import TABLE, Description, TableRequest, begin, read_description, read_request
 from bayesemble.core import settings
 from bayesemble.core.errors import BayesembleError, CheckpointError, SettingError
 from bayesemble.data.find_schema import find_schema
@@ -17,7 +17,7 @@ def description() -> Description:
     cells = {"city": ["a", "b", "a", ""], "day": ["2024-01-01", "2024-02-01", "", "2024-05-01"], "y": list("1379")}
     schema = find_schema([Chunk("t.csv", cells, range(2, 6))], "y", "regression")
     network = {"num_numbers": 6, "category_sizes": [3], "width": 8, "depth": 1, "dropout": 0.0}
-    job = Job("t.csv", "y", "regression", recipe=Recipe("repulsive", {"repulsion": 0.5}, epochs=3))
+    job = TableRequest("t.csv", "y", "regression", recipe=Recipe("repulsive", {"repulsion": 0.5}, epochs=3))
     return Description(job, schema, network, 5.0)
 
 
@@ -25,7 +25,9 @@ def test_it_is_written_and_read_back(tmp_path, description):
     description.write(tmp_path / "run")
     found = read_description(tmp_path / "run")
     assert found.to_json() == description.to_json()
-    assert found.job == description.job == read_job(tmp_path / "run") == read_job(tmp_path / "run" / TABLE)
+    assert (
+        found.request == description.request == read_request(tmp_path / "run") == read_request(tmp_path / "run" / TABLE)
+    )
     assert [path.name for path in (tmp_path / "run").iterdir()] == [TABLE]
 
 
@@ -43,7 +45,7 @@ def test_it_is_written_and_read_back(tmp_path, description):
 )
 def test_what_cannot_be_asked_for(options, words):
     with pytest.raises(SettingError, match=words):
-        Job(**({"file": "t.csv", "target": "y"} | options))
+        TableRequest(**({"file": "t.csv", "target": "y"} | options))
 
 
 DAMAGED = "is damaged|does not say how the run was made|cannot be read|is not of `bayesemble fit`"
@@ -59,7 +61,7 @@ def test_every_damaged_part_is_refused(tmp_path, description):
             read(tmp_path)
         assert TABLE in str(caught.value)
 
-    bad = [None, [], 5, "x", -1.0, True, {}, {"class": "Job"}, [1]]
+    bad = [None, [], 5, "x", -1.0, True, {}, {"class": "TableRequest"}, [1]]
     for part in ("job", "schema", "network", "baseline", "format", "stretch"):
         for value in bad:
             if (part, value) not in (("baseline", -1.0), ("format", True)):
@@ -72,7 +74,7 @@ def test_every_damaged_part_is_refused(tmp_path, description):
             refused(json.dumps(damaged), words=name)
     for text in ("", "[]", "{", "\0", "[" * 100_000):
         refused(text)
-        refused(text, read_job)
+        refused(text, read_request)
 
 
 def test_damaged_jobs_give_a_job_or_an_error_of_ours(tmp_path, description):
@@ -94,7 +96,7 @@ def test_damaged_jobs_give_a_job_or_an_error_of_ours(tmp_path, description):
                 (tmp_path / TABLE).write_text(json.dumps(damaged))
                 tried += 1
                 try:
-                    job = read_job(tmp_path)
+                    job = read_request(tmp_path)
                 except BayesembleError:
                     continue
                 accepted.append(name)
@@ -116,13 +118,13 @@ def test_a_place_that_cannot_be_written_to(tmp_path, description):
 
 def test_a_run_that_is_there_has_to_be_the_same(tmp_path, description):
     begin(tmp_path, description)
-    begin(tmp_path, replace(description, job=replace(description.job, seed=1)))  # nothing was trained yet
+    begin(tmp_path, replace(description, request=replace(description.request, seed=1)))  # nothing was trained yet
     begin(tmp_path, description)
     (tmp_path / "checkpoint-000001").mkdir()
-    begin(tmp_path, replace(description, job=replace(description.job, file="moved.csv")))
-    other = replace(description.job, recipe=replace(description.job.recipe, settings={"repulsion": 0.7}))
+    begin(tmp_path, replace(description, request=replace(description.request, file="moved.csv")))
+    other = replace(description.request, recipe=replace(description.request.recipe, settings={"repulsion": 0.7}))
     with pytest.raises(CheckpointError, match=r"holds a run with repulsion 0\.5, now it is 0\.7"):
-        begin(tmp_path, replace(description, job=other))
+        begin(tmp_path, replace(description, request=other))
     with pytest.raises(CheckpointError, match=r"rows of t\.csv are not those"):
         begin(tmp_path, replace(description, schema=replace(description.schema, num_rows=5)))
     (tmp_path / TABLE).unlink()

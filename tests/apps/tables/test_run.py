@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bayesemble import METHODS
-from bayesemble.apps.tables.description import TABLE, Job
+from bayesemble.apps.tables.description import TABLE, TableRequest
 from bayesemble.apps.tables.run import diagnose_table, evaluate_table, fit_table, in_test, open_table, predict_table
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.data.table_files import read_rows
@@ -60,7 +60,7 @@ def table(place):
 
 
 def job(table, target="price", **options):
-    return Job(str(table), target, **({"recipe": recipe()} | options))
+    return TableRequest(str(table), target, **({"recipe": recipe()} | options))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_the_columns_are_learnt_from_training_rows_alone(fitted, table):
     kept = [float(cell) for cell, out in zip(cells(table)["price"], held_out, strict=True) if not out]
     assert fitted.schema.target.mean == pytest.approx(np.mean(kept))
     assert fitted.schema.num_rows == len(kept)
-    assert fitted.description.evaluation["rows"] == held_out.sum()
+    assert fitted.description.evaluation.rows == held_out.sum()
     assert any("'id' is not used" in note for note in fitted.notes)
 
 
@@ -100,8 +100,8 @@ def test_a_run_is_opened_at_its_best_state(fitted, table):
     for name, leaf in fitted.ensemble.state.members.params.items():
         assert torch.equal(leaf, again.ensemble.state.members.params[name])
     scores, before = evaluate_table(again), fitted.description.evaluation
-    assert scores["scores"] == pytest.approx(before["scores"], rel=1e-6)
-    assert scores["words"] == before["words"]
+    assert scores.scores == pytest.approx(before.scores, rel=1e-6)
+    assert scores.words == before.words
     assert again.description.evaluation == before
     assert again.notes == ()
 
@@ -118,14 +118,14 @@ def test_an_opened_run_has_noise_as_wide_as_its_description_says(fitted, place):
 def test_scores_are_those_of_the_written_predictions(fitted, table, place):
     """RMSE, coverage and the decomposition, worked out from the files."""
     found = predict_table(open_table(fitted.folder), table, place / "all.csv", keep=["id", "price"])
-    assert (found["rows"], found["unlike"]) == (150, 0)
-    assert any("'price' is in the file; it is not used" in note for note in found["notes"])
-    assert "id" not in "".join(note for note in found["notes"] if "not used" in note and "columns" in note)
+    assert (found.rows, found.unlike) == (150, 0)
+    assert any("'price' is in the file; it is not used" in note for note in found.notes)
+    assert "id" not in "".join(note for note in found.notes if "not used" in note and "columns" in note)
     columns = cells(place / "all.csv")
     assert columns["id"] == [f"n{number}" for number in range(150)]
     assert [int(row) for row in columns["row"]] == list(range(2, 152))
     y, mean, std, low, high = (np.array(columns[name], float) for name in ("price", "mean", "std", "low", "high"))
-    scores = evaluate_table(fitted, table)["scores"]
+    scores = evaluate_table(fitted, table).scores
     assert scores["rmse"] == pytest.approx(np.sqrt(np.square(y - mean).mean()), rel=1e-5)
     assert scores["coverage_90"] == pytest.approx(((low <= y) & (y <= high)).mean())
     parts = [np.array(columns[f"{name}_std"], float) for name in ("aleatoric", "epistemic")]
@@ -145,8 +145,8 @@ def test_columns_in_any_order_and_rows_unlike_the_others(fitted, place):
     assert "'city': 'Paris' is not in the training data" in columns["why"][1]
     assert "'size': '9000' is outside" in columns["why"][1]
     assert "'garden'" in columns["why"][2]
-    assert found["unlike"] == 2
-    assert "columns that are not used: 'extra'" in found["notes"]
+    assert found.unlike == 2
+    assert "columns that are not used: 'extra'" in found.notes
     assert list(columns)[1:7] == ["mean", "std", "aleatoric_std", "epistemic_std", "low", "high"]
 
 
@@ -198,8 +198,8 @@ def test_classes_and_counts(place, target):
     task = "count" if target == "visits" else None
     run = fit_table(job(table, target, task=task), place / target)
     found = predict_table(open_table(place / target), table, place / f"{target}.csv", keep=["id", target])
-    columns, scores = cells(place / f"{target}.csv"), evaluate_table(run, table)["scores"]
-    assert found["rows"] == 150
+    columns, scores = cells(place / f"{target}.csv"), evaluate_table(run, table).scores
+    assert found.rows == 150
     if task == "count":
         y, mean, low = (np.array(columns[name], float) for name in (target, "mean", "low"))
         assert scores["rmse"] == pytest.approx(np.sqrt(np.square(y - mean).mean()), rel=1e-5)
@@ -216,7 +216,7 @@ def test_classes_and_counts(place, target):
 def test_every_method_is_fitted_and_opened_again(table, place, method):
     run = fit_table(job(table, recipe=recipe(method, epochs=4)), place / f"method-{method}")
     again = evaluate_table(open_table(run.folder))
-    assert again["scores"] == pytest.approx(run.description.evaluation["scores"], rel=1e-4)
+    assert again.scores == pytest.approx(run.description.evaluation.scores, rel=1e-4)
 
 
 def test_an_interrupted_run_goes_on_to_the_same_result(table, place, fitted):
@@ -248,16 +248,16 @@ def test_classes_that_training_lacks_are_left_out_of_the_scores(place):
     rare = int(np.flatnonzero(held_out)[0])
     lines = [f"{i % 7},{'rare' if i == rare else 'ab'[i % 2]}" for i in range(100)]
     (place / "rare.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
-    run = fit_table(Job(str(place / "rare.csv"), "y", recipe=recipe()), place / "rare")
+    run = fit_table(TableRequest(str(place / "rare.csv"), "y", recipe=recipe()), place / "rare")
     assert run.schema.target.categories == ("a", "b")
-    assert run.description.evaluation["rows"] == held_out.sum() - 1
+    assert run.description.evaluation.rows == held_out.sum() - 1
     assert any("1 rows to be scored are left out" in note for note in run.notes)
 
 
 def test_without_held_out_rows_that_is_said(place, table):
     run = fit_table(job(table, test=0.0), place / "whole")
     assert run.schema.num_rows == 150
-    assert "no held-out rows" in run.description.evaluation["words"]
+    assert "no held-out rows" in run.description.evaluation.words
     with pytest.raises(DataError, match="name a file"):
         diagnose_table(run)
 
@@ -265,7 +265,7 @@ def test_without_held_out_rows_that_is_said(place, table):
 def test_members_and_weights_are_examined(fitted):
     diagnosis, scores = diagnose_table(fitted)
     assert diagnosis.num_members == 2
-    assert diagnosis.num_rows == scores["rows"] == fitted.description.evaluation["rows"]
+    assert diagnosis.num_rows == scores.rows == fitted.description.evaluation.rows
     assert "2 of 2 members are distinct" in str(diagnosis)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.apps.tables.targets import baseline_of, columns_of, in_units, likelihood_of, score, values_of
+from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_rows, in_units, likelihood_of, values_of
 from bayesemble.data.find_schema import find_schema
 from bayesemble.data.table_files import Chunk
 from bayesemble.estimators.recipe import Recipe
@@ -81,14 +81,14 @@ def test_scores_in_parts_are_those_of_all_rows_in_original_units():
     def predict(part):
         return Predictive.from_normal(np.full(len(part.rows), 1001.0), 2.0)
 
-    found = score(schema, 1000.0, predict, [rows, rows], "new ")
+    found = evaluate_rows(schema, 1000.0, predict, [rows, rows], "new ")
     expected = summarise(predict(rows), y)
     for name, value in expected.items():
-        assert found["scores"][name] == pytest.approx(value, rel=1e-5)
-    assert found["baseline"]["rmse"] == pytest.approx(np.sqrt(np.square(y - 1000).mean()), rel=1e-5)
-    assert (found["rows"], found["unlike"]) == (8, 0)
-    assert found["words"].startswith("On 8 new rows: RMSE")
-    assert score(schema, 1000.0, predict, [], "")["words"].startswith("There are no rows")
+        assert found.scores[name] == pytest.approx(value, rel=1e-5)
+    assert found.baseline["rmse"] == pytest.approx(np.sqrt(np.square(y - 1000).mean()), rel=1e-5)
+    assert (found.rows, found.unlike) == (8, 0)
+    assert found.words.startswith("On 8 new rows: RMSE")
+    assert evaluate_rows(schema, 1000.0, predict, [], "").words.startswith("There are no rows")
 
 
 def test_the_error_of_chance_is_that_of_calibrated_predictions():
@@ -100,10 +100,10 @@ def test_the_error_of_chance_is_that_of_calibrated_predictions():
     for _ in range(30):
         labels = (generator.uniform(size=2000) > first).astype(int)
         schema, rows = table([["a", "b"][label] for label in labels])
-        found = score(schema, "a", lambda _: Predictive.from_probs(probs), [rows], "")
-        errors.append(found["scores"]["ece"])
-        chances.append(found["chance_ece"])
-        assert found["baseline"]["accuracy"] == pytest.approx((labels == 0).mean())
+        found = evaluate_rows(schema, "a", lambda _: Predictive.from_probs(probs), [rows], "")
+        errors.append(found.scores["ece"])
+        chances.append(found.chance_ece)
+        assert found.baseline["accuracy"] == pytest.approx((labels == 0).mean())
     assert expected_calibration_error(Predictive.from_probs(probs), labels) == pytest.approx(errors[-1], rel=1e-5)
     assert np.mean(errors) == pytest.approx(np.mean(chances), rel=0.1)
 

@@ -1,18 +1,20 @@
 import numpy as np
 import pytest
 
-from bayesemble.apps.tables.verdict import words
+from bayesemble.apps.tables.evaluation import Evaluation
+from bayesemble.apps.tables.verdict import verdict
 
 
 def interval(rows, inside, task="regression"):
     scores = {"rmse": 12.34, "coverage_90": inside, "nll": 1.0}
-    return words(task, {"rows": rows, "scores": scores, "baseline": {"rmse": 40.1}})
+    return verdict(task, Evaluation(rows=rows, scores=scores, baseline={"rmse": 40.1}))
 
 
 def classes(rows, accuracy, confidence, ece=0.0, chance=0.01):
     scores = {"accuracy": accuracy, "overconfidence": confidence - accuracy, "ece": ece}
     baseline = {"says": "no", "accuracy": 0.6}
-    return words("classification", {"rows": rows, "scores": scores, "baseline": baseline, "chance_ece": chance})
+    found = Evaluation(rows=rows, scores=scores, baseline=baseline, chance_ece=chance)
+    return verdict("classification", found)
 
 
 def test_both_sentences():
@@ -24,7 +26,7 @@ def test_both_sentences():
         "On 1,000 held-out rows: accuracy 91.2 % (always saying 'no': 60.0 %). "
         "Its mean confidence is 90.5 %, ECE 0.000 (chance alone makes 0.010): well calibrated."
     )
-    assert words("count", {"rows": 0, "scores": {}, "baseline": {}}).startswith("There are no held-out rows")
+    assert verdict("count", Evaluation(rows=0, scores={}, baseline={})).startswith("There are no held-out rows")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ def test_both_sentences():
         (20, 0.3, "too narrow"),
     ],
 )
-def test_intervals_are_judged_by_what_so_many_rows_can_tell(rows, inside, verdict):
+def test_intervals_are_judged_by_what_that_many_rows_can_tell(rows, inside, verdict):
     assert interval(rows, inside).endswith(f"{verdict}.") or verdict in interval(rows, inside)
 
 
@@ -58,7 +60,7 @@ def test_intervals_between_counts_may_hold_more():
         (1000, 1.0, 0.999, 0.001, "well calibrated"),
     ],
 )
-def test_classes_are_judged_by_what_so_many_rows_can_tell(rows, accuracy, confidence, ece, verdict):
+def test_classes_are_judged_by_what_that_many_rows_can_tell(rows, accuracy, confidence, ece, verdict):
     assert verdict in classes(rows, accuracy, confidence, ece)
 
 

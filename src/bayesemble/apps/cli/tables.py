@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +17,8 @@ from typer.core import TyperCommand
 from bayesemble.apps.cli.printing import AsJson, err, note, out, resumable, say, say_json, say_notes
 
 if TYPE_CHECKING:
-    from bayesemble.apps.tables.description import Job
+    from bayesemble.apps.tables.description import TableRequest
+    from bayesemble.diagnostics.diagnose import Diagnosis
 
 _FLAGS = "method flags"  # where the parser leaves them
 _NUMBER = re.compile(r"-[0-9.].*")
@@ -96,24 +97,24 @@ def fit(
     Example: bayesemble fit houses.csv --target price --method repulsive --repulsion 0.5 --out run
     """
     given = {name: value for name, value in ctx.params.items() if value is not None}
-    job = _job(given, ctx.meta[_FLAGS], config)
+    request = _request(given, ctx.meta[_FLAGS], config)
 
     from bayesemble.apps.tables.run import fit_table
 
     with resumable():
-        run = fit_table(job, folder, progress=True, say=note)
-    found = dict(run.description.evaluation or {})
+        run = fit_table(request, folder, progress=True, say=note)
+    evaluation = run.description.evaluation
+    assert evaluation is not None
     if as_json:
-        history = run.ensemble.history
         result = {
             "run": str(folder),
             "task": run.schema.task,
             "train_rows": run.schema.num_rows,
-            "epochs": len(history),
+            "epochs": len(run.ensemble.history),
         }
-        say_json(result | {"evaluation": found, "notes": list(run.notes)})
+        say_json(result | {"evaluation": evaluation.to_json(), "notes": list(run.notes)})
     else:
-        say(found["words"])
+        say(evaluation.words)
         say(f"Run: {folder}")
 
 
@@ -134,15 +135,14 @@ def predict(
     opened = open_table(run)
     with _bar(file) as advance:
         names = [name.strip() for name in keep.split(",") if name.strip()]
-        found = predict_table(opened, file, target, level=level, keep=names, on_rows=advance)
+        predicted = predict_table(opened, file, target, level=level, keep=names, on_rows=advance)
     if as_json:
-        say_json(found)
+        say_json(asdict(predicted))
         return
-    say_notes(found["notes"])
-    words = f"Predictions of {found['rows']:,} rows: {target}"
-    if found["unlike"]:
-        words += f"\n{found['unlike']:,} of them are unlike the training data; the columns `unlike` and `why` say more."
-    say(words)
+    say_notes(predicted.notes)
+    say(f"Predictions of {predicted.rows:,} rows: {target}")
+    if predicted.unlike:
+        say(f"{predicted.unlike:,} of them are unlike the training data; the columns `unlike` and `why` say more.")
 
 
 def evaluate(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
@@ -152,17 +152,17 @@ def evaluate(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
     """
     from bayesemble.apps.tables.run import evaluate_table, open_table
 
-    found = evaluate_table(open_table(run), file)
+    evaluation = evaluate_table(open_table(run), file)
     if as_json:
-        say_json(found)
+        say_json(evaluation.to_json())
         return
-    say_notes(found["notes"])
+    say_notes(evaluation.notes or ())
     table = Table("score", "value")
-    for name, value in found["scores"].items():
+    for name, value in evaluation.scores.items():
         table.add_row(name, f"{value:.4f}")
-    if found["scores"]:
+    if evaluation.scores:
         out.print(table)
-    say(found["words"])
+    say(evaluation.words)
 
 
 def diagnose(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
@@ -172,22 +172,22 @@ def diagnose(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
     """
     from bayesemble.apps.tables.run import diagnose_table, open_table
 
-    diagnosis, found = diagnose_table(open_table(run), file)
+    diagnosis, evaluation = diagnose_table(open_table(run), file)
     if as_json:
-        say_json({"members": _members(diagnosis), "evaluation": found})
+        say_json({"members": _members(diagnosis), "evaluation": evaluation.to_json()})
         return
-    say_notes(found["notes"])
-    say("\n".join([*diagnosis.about_members(), found["words"]]))
+    say_notes(evaluation.notes or ())
+    say("\n".join([*diagnosis.about_members(), evaluation.words]))
 
 
-def _job(given: dict[str, Any], flags: dict[str, str], config: Path | None) -> Job:
+def _request(given: dict[str, Any], flags: dict[str, str], config: Path | None) -> TableRequest:
     """What was asked for: what another run had, then what the flags say."""
-    from bayesemble.apps.tables.description import Job, read_job
+    from bayesemble.apps.tables.description import TableRequest, read_request
     from bayesemble.core.settings import parse_value
     from bayesemble.estimators.recipe import Recipe
     from bayesemble.methods import method_class
 
-    before = None if config is None else read_job(config)
+    before = None if config is None else read_request(config)
     recipe = Recipe() if before is None else before.recipe
     if given.get("method", recipe.method) != recipe.method:
         recipe = replace(recipe, method=given["method"], settings={})
@@ -204,10 +204,10 @@ def _job(given: dict[str, Any], flags: dict[str, str], config: Path | None) -> J
         raise typer.BadParameter("FILE and --target are needed, unless a --config has them.")
     parts = {name: given[name] for name in ("target", "task", "test", "seed") if name in given}
     parts |= {"file": str(given["file"])} if "file" in given else {}
-    return Job(**parts, recipe=recipe) if before is None else replace(before, **parts, recipe=recipe)
+    return TableRequest(**parts, recipe=recipe) if before is None else replace(before, **parts, recipe=recipe)
 
 
-def _members(diagnosis: Any) -> dict[str, Any]:
+def _members(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "members": diagnosis.num_members,
         "distinct_functions": len(diagnosis.distinct.by_function),

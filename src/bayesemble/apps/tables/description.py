@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bayesemble.apps.tables.evaluation import Evaluation
 from bayesemble.core import settings
 from bayesemble.core.errors import BayesembleError, CheckpointError
 from bayesemble.core.files import write_json
@@ -22,7 +23,7 @@ _LARGEST_NETWORK = 100_000  # units or blocks, beyond which the file must be dam
 
 
 @dataclass(frozen=True)
-class Job:
+class TableRequest:
     """What `bayesemble fit` is asked for."""
 
     file: str = setting("", "CSV or Parquet file with the rows to learn from")
@@ -44,13 +45,13 @@ class Job:
 class Description:
     """The contents of `table.json`."""
 
-    job: Job
+    request: TableRequest
     schema: Schema
     network: Mapping[str, Any]
     """Arguments of `table_network`."""
     baseline: float | str
     """What the simplest prediction says: the mean of the training targets, or their most frequent class."""
-    evaluation: Mapping[str, Any] | None = None
+    evaluation: Evaluation | None = None
     """Scores on the held-out rows, once training is over."""
     stretch: float = 1.0
     """How much wider the noise was made than it had been learned."""
@@ -63,24 +64,25 @@ class Description:
         sizes = {"num_numbers": schema.num_numbers, "category_sizes": schema.category_sizes}
         for name, size in sizes.items():
             _check(network.get(name) == size, f"{name} of its network do not fit its columns")
-        _check(isinstance(self.stretch, float) and 1 <= self.stretch < math.inf, "stretch cannot be")
+        possible = isinstance(self.stretch, float) and 1 <= self.stretch < math.inf
+        _check(possible, f"stretch must be a number of at least 1, got {self.stretch!r}")
         for name in ("width", "depth"):
-            _check(type(network[name]) is int and 0 <= network[name] <= _LARGEST_NETWORK, f"{name} cannot be")
+            possible = type(network[name]) is int and 0 <= network[name] <= _LARGEST_NETWORK
+            _check(possible, f"{name} must be a whole number up to {_LARGEST_NETWORK:,}, got {network[name]!r}")
         if schema.task == "classification":
             _check(self.baseline in schema.target.categories, "its baseline is no class")
         else:
             _check(isinstance(self.baseline, float) and math.isfinite(self.baseline), "its baseline is no number")
-        _check(self.evaluation is None or isinstance(self.evaluation, dict), "its evaluation cannot be read")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
         return {
             "format": 1,
-            "job": settings.dump(self.job),
+            "job": settings.dump(self.request),
             "schema": self.schema.to_json(),
             "network": dict(self.network),
             "baseline": self.baseline,
-            "evaluation": self.evaluation,
+            "evaluation": None if self.evaluation is None else self.evaluation.to_json(),
             "stretch": self.stretch,
         }
 
@@ -93,21 +95,27 @@ class Description:
             raise CheckpointError(f"{folder} cannot be written to: {error}") from error
 
 
-def read_job(path: Path) -> Job:
+def read_request(path: Path) -> TableRequest:
     """What was asked for, of the `table.json` of a run, or of its folder."""
-    values = _read(path if path.is_file() else path / TABLE)
-    return _job(values, path)
+    file = path if path.is_file() else path / TABLE
+    return _parse_request(_read(file), file)
 
 
 def read_description(folder: Path) -> Description:
     """Read it from a run folder, with every part checked."""
     path = folder / TABLE
     values = _read(path)
-    job = _job(values, path)
+    request = _parse_request(values, path)
     try:
-        schema = Schema.from_json(values["schema"])
-        parts = {name: values[name] for name in ("network", "baseline", "evaluation", "stretch")}
-        return Description(job, schema, **parts)
+        schema, evaluation = Schema.from_json(values["schema"]), values["evaluation"]
+        return Description(
+            request,
+            schema,
+            values["network"],
+            values["baseline"],
+            None if evaluation is None else Evaluation(**evaluation),
+            values["stretch"],
+        )
     except (KeyError, TypeError, BayesembleError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
@@ -127,15 +135,15 @@ def begin(folder: Path, description: Description) -> None:
                 )
         if any(held[part] != here[part] for part in ("schema", "network", "baseline")):
             raise CheckpointError(
-                f"the rows of {description.job.file} are not those that the run in {folder} began with; "
+                f"the rows of {description.request.file} are not those that the run in {folder} began with; "
                 "choose another folder"
             )
     description.write(folder)
 
 
-def _flat(job: dict[str, Any]) -> dict[str, Any]:
+def _flat(request: dict[str, Any]) -> dict[str, Any]:
     """All settings by name, those of the recipe and of the method too."""
-    values = job | job["recipe"] | job["recipe"]["settings"]
+    values = request | request["recipe"] | request["recipe"]["settings"]
     return {name: value for name, value in values.items() if name not in ("recipe", "settings")}
 
 
@@ -144,13 +152,13 @@ def _check(holds: bool, words: str) -> None:
         raise CheckpointError(words)
 
 
-def _job(values: dict[str, Any], path: Path) -> Job:
+def _parse_request(values: dict[str, Any], path: Path) -> TableRequest:
     try:
-        job: Job = settings.parse(values.get("job"), [Job], [Recipe])
-        job.recipe.make_method()
+        request: TableRequest = settings.parse(values.get("job"), [TableRequest], [Recipe])
+        request.recipe.make_method()
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not say how the run was made: {error}") from error
-    return job
+    return request
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bayesemble.apps.tables.description import TABLE, Description, Job, begin, read_description
-from bayesemble.apps.tables.targets import baseline_of, columns_of, in_units, likelihood_of, score, values_of
+from bayesemble.apps.tables.description import TABLE, Description, TableRequest, begin, read_description
+from bayesemble.apps.tables.evaluation import Evaluation
+from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_rows, in_units, likelihood_of, values_of
 from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.core.settings import require
@@ -56,47 +57,49 @@ class TableRun:
         """Predictions in the original units of the target."""
         return in_units(self.schema, self.ensemble.predict(_inputs(encoded)))
 
-    def score(self, parts: Iterable[Encoded], where: str) -> dict[str, Any]:
-        """Scores of rows with targets."""
-        return score(self.schema, self.description.baseline, self.predict, parts, where)
+    def evaluate(self, parts: Iterable[Encoded], where: str) -> Evaluation:
+        """Scores of rows with targets; `where` says which rows these are."""
+        return evaluate_rows(self.schema, self.description.baseline, self.predict, parts, where)
 
 
-def fit_table(job: Job, out: str | Path, *, progress: bool = False, say: Say = lambda words: None) -> TableRun:
+def fit_table(
+    request: TableRequest, out: str | Path, *, progress: bool = False, say: Say = lambda words: None
+) -> TableRun:
     """Learn from the rows of a file; a run that was interrupted in the same folder goes on.
 
     Args:
-        job: What to learn, from which file, and how.
+        request: What to learn, from which file, and how.
         out: The run folder.
         progress: Show a progress bar, if there is a terminal.
         say: Called with lines about the rows before training.
     """
-    folder, recipe = Path(out), job.recipe
-    job = replace(job, file=str(Path(job.file).resolve()))
+    folder, recipe = Path(out), request.recipe
+    request = replace(request, file=str(Path(request.file).resolve()))
     method = recipe.make_method()  # before anything is read: a wrong setting is said at once
-    schema = find_schema(_part(job, test=False), job.target, job.task)
-    rows = _joined([schema.encode(chunk) for chunk in _part(job, test=False)])
+    schema = find_schema(_part(request, test=False), request.target, request.task)
+    rows = _joined([schema.encode(chunk) for chunk in _part(request, test=False)])
     left_out: list[str] = []
-    tests = list(_encode_tests(schema, _part(job, test=True), left_out))
+    tests = list(_encode_tests(schema, _part(request, test=True), left_out))
     assert rows.targets is not None
     likelihood, num_outputs = likelihood_of(schema, recipe)
     network = recipe.make_network(method, rows.numbers, schema.category_sizes, num_outputs)
     if schema.task == "count":
         network["offset"] = math.log(rows.targets.mean())
-    description = Description(job, schema, network, baseline_of(schema, rows.targets))
+    description = Description(request, schema, network, baseline_of(schema, rows.targets))
     labels = schema.task == "classification"
-    held_out = recipe.hold_out(method, rows.targets, labels, job.seed)
+    held_out = recipe.hold_out(method, rows.targets, labels, request.seed)
     begin(folder, description)
     for line in (*schema.notes, *left_out, _overview(schema, sum(len(part.rows) for part in tests), recipe.method)):
         say(line)
     try:
         ensemble = train(
-            recipe, method, network, likelihood, _inputs(rows), rows.targets, held_out, job.seed, folder, progress
+            recipe, method, network, likelihood, _inputs(rows), rows.targets, held_out, request.seed, folder, progress
         )
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written to: {error}") from error
     description = replace(description, stretch=stretch_of(ensemble))
     run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
-    run = replace(run, description=replace(description, evaluation=run.score(tests, "held-out ")))
+    run = replace(run, description=replace(description, evaluation=run.evaluate(tests, "held-out ")))
     run.description.write(folder)
     return run
 
@@ -108,7 +111,7 @@ def open_table(folder: str | Path) -> TableRun:
     if not checkpoints.exists(place):
         raise CheckpointError(f"{place} was interrupted before its first checkpoint; give the command of `fit` again")
     found = checkpoints.read(place)
-    likelihood, num_outputs = likelihood_of(description.schema, description.job.recipe)
+    likelihood, num_outputs = likelihood_of(description.schema, description.request.recipe)
     try:
         model = partial(table_network, **description.network)
         ensemble = restore(found.kept, model, None, str(place))
@@ -130,15 +133,15 @@ def _unfinished(progress: Any) -> tuple[str, ...]:
     return (f"training was interrupted after {done}; the command of `fit` goes on with it",)
 
 
-def evaluate_table(run: TableRun, file: str | Path | None = None) -> dict[str, Any]:
+def evaluate_table(run: TableRun, file: str | Path | None = None) -> Evaluation:
     """Scores on the rows of a file with targets, or (None) on the held-out rows of the one that was trained on."""
     chunks, where = _scored(run, file)
     left_out: list[str] = []
-    found = run.score(_encode_tests(run.schema, chunks, left_out), where)
-    return found | {"notes": [*run.notes, *left_out]}
+    evaluation = run.evaluate(_encode_tests(run.schema, chunks, left_out), where)
+    return replace(evaluation, notes=[*run.notes, *left_out])
 
 
-def diagnose_table(run: TableRun, file: str | Path | None = None) -> tuple[Diagnosis, dict[str, Any]]:
+def diagnose_table(run: TableRun, file: str | Path | None = None) -> tuple[Diagnosis, Evaluation]:
     """Members and weights on the rows that `evaluate_table` takes, all in memory, and its result."""
     chunks, where = _scored(run, file)
     left_out: list[str] = []
@@ -146,8 +149,19 @@ def diagnose_table(run: TableRun, file: str | Path | None = None) -> tuple[Diagn
     if not tests:
         raise DataError("there are no rows with targets to examine the members on; name a file")
     rows = _joined(tests)
-    found = diagnose(run.ensemble, (_inputs(rows), rows.targets))
-    return found, run.score(tests, where) | {"notes": [*run.notes, *left_out]}
+    diagnosis = diagnose(run.ensemble, (_inputs(rows), rows.targets))
+    return diagnosis, replace(run.evaluate(tests, where), notes=[*run.notes, *left_out])
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What `predict_table` wrote."""
+
+    file: str
+    rows: int
+    unlike: int
+    """How many of the rows are unlike the training data."""
+    notes: list[str]
 
 
 def predict_table(
@@ -158,8 +172,8 @@ def predict_table(
     level: float = 0.9,
     keep: Sequence[str] = (),
     on_rows: Callable[[int], None] = lambda count: None,
-) -> dict[str, Any]:
-    """Write a prediction of every row of a file, in parts of bounded size; gives the number of rows and notes.
+) -> Predicted:
+    """Write a prediction of every row of a file, in parts of bounded size.
 
     Args:
         run: The run.
@@ -192,7 +206,7 @@ def predict_table(
             on_rows(len(strange))
 
     write_rows(out, header, rows())
-    return {"file": str(out), "rows": count, "unlike": unlike, "notes": list(notes)}
+    return Predicted(str(out), count, unlike, list(notes))
 
 
 def in_test(rows: Sequence[int], seed: int, share: float) -> npt.NDArray[np.bool_]:
@@ -211,16 +225,16 @@ def in_test(rows: Sequence[int], seed: int, share: float) -> npt.NDArray[np.bool
 # --- rows ---
 
 
-def _part(job: Job, test: bool) -> Iterator[Chunk]:
-    for chunk in read_rows(job.file):
-        mask = in_test(chunk.rows, job.seed, job.test)
+def _part(request: TableRequest, test: bool) -> Iterator[Chunk]:
+    for chunk in read_rows(request.file):
+        mask = in_test(chunk.rows, request.seed, request.test)
         kept = chunk.take(mask if test else ~mask)
         if len(kept.rows):
             yield kept
 
 
 def _scored(run: TableRun, file: str | Path | None) -> tuple[Iterable[Chunk], str]:
-    return (_part(run.description.job, test=True), "held-out ") if file is None else (read_rows(file), "")
+    return (_part(run.description.request, test=True), "held-out ") if file is None else (read_rows(file), "")
 
 
 def _encode_tests(schema: Schema, chunks: Iterable[Chunk], notes: list[str]) -> Iterator[Encoded]:

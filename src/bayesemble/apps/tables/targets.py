@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bayesemble.apps.tables.verdict import words
+from bayesemble.apps.tables.evaluation import Evaluation
+from bayesemble.apps.tables.verdict import verdict
 from bayesemble.data.schema import Encoded, Schema
 from bayesemble.estimators.recipe import Recipe
 from bayesemble.metrics.summary import Summary
@@ -22,7 +24,7 @@ from bayesemble.predictive import (
 )
 from bayesemble.task.likelihoods import Categorical, Likelihood, Poisson
 
-_DIGITS = 6  # of numbers, beyond the deviation of the target
+_DIGITS_BEYOND_DEVIATION = 6
 
 
 def likelihood_of(schema: Schema, recipe: Recipe) -> tuple[Likelihood, int]:
@@ -76,23 +78,24 @@ def values_of(schema: Schema, predictive: Predictive, level: float) -> list[list
     low, high = predictive.interval(level)
     deviations = (predictive.variance.sqrt(), predictive.aleatoric.sqrt(), predictive.epistemic.sqrt())
     short = [list(deviation.numpy().astype(np.float32)) for deviation in deviations]
-    decimals = _DIGITS - math.floor(math.log10(schema.target.scale))
+    decimals = _DIGITS_BEYOND_DEVIATION - math.floor(math.log10(schema.target.scale))
     mean, low, high = (np.round(part.numpy(), decimals).tolist() for part in (predictive.mean, low, high))
     return [mean, *short, low, high]
 
 
-def score(
+def evaluate_rows(
     schema: Schema,
     baseline: float | str,
     predict: Callable[[Encoded], Predictive],
     parts: Iterable[Encoded],
     where: str,
-) -> dict[str, Any]:
+) -> Evaluation:
     """Scores of the rows, those of the baseline, and what they mean in words; `where` says which rows these are."""
     summary, unlike, misses = Summary(), 0, 0.0
+    classes = schema.task == "classification"
     for rows in parts:
         predictive, targets = predict(rows), schema.decode_targets(rows.targets if rows.targets is not None else [])
-        if isinstance(predictive, ClassPredictive):
+        if classes:
             misses += float((targets != baseline).sum())
             summary.update(predictive, rows.targets)
         else:
@@ -100,17 +103,19 @@ def score(
             summary.update(predictive, targets)
         unlike += int(rows.unlike.sum())
     num = summary.num_rows
-    found: dict[str, Any] = {"rows": num, "unlike": unlike, "scores": summary.compute() if num else {}, "baseline": {}}
-    if schema.task == "classification" and num:
-        found["baseline"] = {"says": baseline, "accuracy": 1 - misses / num}
-        found["chance_ece"] = _chance_error(summary)
-    elif num:
-        found["baseline"] = {"says": baseline, "rmse": math.sqrt(misses / num)}
-    return found | {"words": words(schema.task, found, where)}
+    reached = {"accuracy": 1 - misses / num} if classes and num else {"rmse": math.sqrt(misses / num)} if num else {}
+    evaluation = Evaluation(
+        rows=num,
+        unlike=unlike,
+        scores=summary.compute() if num else {},
+        baseline={"says": baseline, **reached} if num else {},
+        chance_ece=_chance_error(summary) if classes and num else None,
+    )
+    return replace(evaluation, words=verdict(schema.task, evaluation, where))
 
 
 def _chance_error(summary: Summary) -> float:
-    """The calibration error that is expected of calibrated predictions in so many rows.
+    """The calibration error that calibrated predictions of these rows are expected to have.
 
     sum_b (n_b / n) E|accuracy_b - c_b|, where the difference is about normal with variance c_b (1 - c_b) / n_b.
     """
