@@ -172,6 +172,8 @@ def pictures(folder, names, shape=(4, 5, 3)):
 def test_a_folder_of_pictures_has_a_subfolder_for_each_class(tmp_path):
     pictures(tmp_path, ["cat/1.png", "cat/2.png", "dog/1.png"])
     (tmp_path / "dog" / "notes.txt").write_text("not a picture")
+    (tmp_path / "notes.txt").write_text("not a class")
+    pictures(tmp_path, [".cache/1.png"])
     found = read_arrays(tmp_path)
     assert found["x"].shape == (3, 4, 5, 3)
     assert found["y"].tolist() == ["cat", "cat", "dog"]

@@ -42,6 +42,8 @@ def test_the_identities_of_empirical_bayes_hold(name):
     assert one.gap >= -1e-10
     best = int(one.log_likelihoods.argmax())
     assert -1e-10 <= one.deficit <= -math.log(one.prior_weights[best].item()) + 1e-10
+    assert one.deficit == pytest.approx(max(one.log_likelihoods.tolist()) - one.log_evidence, abs=1e-10)
+    assert one.likelihood_range == pytest.approx(max(one.log_likelihoods.tolist()) - min(one.log_likelihoods.tolist()))
     assert 1 - 1e-10 <= one.effective_members <= num + 1e-10
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 import bayesemble as be
 from bayesemble.training import checkpoint
@@ -174,6 +175,15 @@ def test_a_run_of_another_network_names_the_first_leaf_that_differs(run):
 def test_a_foreign_manifest_gives_our_error(run, content):
     inside(run, MANIFEST).write_text(content)
     with pytest.raises(be.CheckpointError, match=r"manifest\.json"):
+        be.load(run, small_mlp)
+
+
+@pytest.mark.parametrize("missing", ["params", "weights"])
+def test_tensors_without_members_are_refused(run, missing):
+    tensors = load_file(inside(run, TENSORS))
+    save_file({name: leaf for name, leaf in tensors.items() if missing not in name.split("/")}, inside(run, TENSORS))
+    refresh_manifest(run)
+    with pytest.raises(be.CheckpointError, match=r"state\.safetensors is not of this library: it holds no members"):
         be.load(run, small_mlp)
 
 

@@ -120,6 +120,7 @@ def test_a_run_too_short_is_refused_and_one_that_stops_early_keeps_its_members()
 def test_saved_loaded_and_kept(tmp_path, basis):
     method = small(num_members=2, basis=basis, curve_epochs=2)
     ensemble, x = quick_fit(task(norm_mlp), table(), method, **SHORT), table()[0]
+    assert ensemble.draw().num_members == ensemble.predict(x).num_members == 6, "as many as the setting says"
     ensemble.save(tmp_path)
     assert torch.equal(be.load(tmp_path, norm_mlp).predict(x).probs, ensemble.predict(x).probs)
     kept = ensemble.keep([1]).draw(2)
