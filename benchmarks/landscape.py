@@ -18,7 +18,7 @@ from images import load_images
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble.apps.report.landscape import LandscapePage
+from bayesemble.apps.report.landscape import Subject, examine, landscape_page
 from bayesemble.apps.report.page import write
 from bayesemble.diagnostics import landscape
 from bayesemble.models import mlp
@@ -60,10 +60,9 @@ def main() -> None:
     print("members:", {name: round(value, 4) for name, value in ensemble.evaluate(test).items()}, flush=True)
     report(ensemble, train, test, arguments)
     if arguments.page:
-        page = LandscapePage(ensemble, test, train, resolution=31, epochs=arguments.curve_epochs)
-        for part in page.parts().values():
-            part()
-        write(arguments.page, page.render(f"The landscape of {arguments.members} networks on {arguments.data}"))
+        subject = Subject(ensemble, test, train, resolution=31, epochs=arguments.curve_epochs)
+        title = f"The landscape of {arguments.members} networks on {arguments.data}"
+        write(arguments.page, landscape_page(subject, examine(subject), title))
 
 
 def report(ensemble: be.Ensemble, train: object, test: object, arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -115,17 +116,15 @@ def landscape(
     from rich.progress import track
 
     from bayesemble.apps.compare.source import open_run
-    from bayesemble.apps.report.landscape import LandscapePage
+    from bayesemble.apps.report.landscape import Subject, examine, landscape_page
     from bayesemble.apps.report.page import write
 
     ensemble, split = open_run(run)
-    test, train = (split.x_test, split.y_test), (split.x_train, split.y_train)
-    made = LandscapePage(ensemble, test, train, resolution, epochs)
-    parts = made.parts()
-    for name in track(parts, "landscape", console=err, transient=True, disable=not err.is_terminal):
-        parts[name]()
+    subject = Subject(ensemble, (split.x_test, split.y_test), (split.x_train, split.y_train), resolution, epochs)
+    show_progress = partial(track, description="landscape", console=err, transient=True, disable=not err.is_terminal)
+    findings = examine(subject, show_progress)
     target = page or run / "landscape.html"
-    write(target, made.render(f"The landscape of {run}"))
+    write(target, landscape_page(subject, findings, f"The landscape of {run}"))
     _say_where("Page", target, as_json)
 
 

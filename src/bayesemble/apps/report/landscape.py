@@ -1,11 +1,14 @@
-"""The page of `bayesemble landscape`: where the members of one ensemble lie, and what lies between them."""
+"""The page of `bayesemble landscape`: where the members of one ensemble lie, and what lies between them.
+
+The page is made of `PARTS`: each measures something, or says in a sentence what the ensemble lacks for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,140 +20,185 @@ from bayesemble.task.likelihoods import Categorical
 from bayesemble.training.ensemble import Ensemble
 
 _MOST_MEMBERS = 12  # in matrices; more cannot be told apart
-_LATE = 5  # epochs at the end of training that are compared
-_MAP = (5.4, 4.2)  # inches
+_LAST_EPOCHS = 5
+_MAP_INCHES = (5.4, 4.2)
 
 
 @dataclass(frozen=True)
-class LandscapePage:
-    """What the page shows, filled part by part."""
+class Subject:
+    """What is examined, and how closely."""
 
     ensemble: Ensemble
     data: Any
+    """Held-out rows and their targets."""
     train: Any
+    """Rows that curves are trained on and batch norm is measured with."""
     resolution: int
+    """Networks along each side of a plane."""
     epochs: int
-    drawings: dict[str, str] = field(default_factory=dict)
-    facts: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-
-    def parts(self) -> dict[str, Callable[[], None]]:
-        """What is measured, in order, by name."""
-        several = self.ensemble.num_members > 1
-        recorded = len(self._recorded) > 1
-        if not several:
-            self.missing.append("One member alone has no other to be compared with, nor a path to it.")
-        if not recorded:
-            self.missing.append(
-                "Training was not recorded, so nothing along it can be shown: fit(..., record='epoch'), "
-                "or bayesemble compare --record."
-            )
-        chosen = {
-            "members compared": self._similarity if several else None,
-            "along training": self._along_training if recorded else None,
-            "diversity and accuracy": self._diversity,
-            "planes": self._planes if several else None,
-            "paths between members": self._paths if several else None,
-            "sharpness": self._sharpness,
-        }
-        return {name: part for name, part in chosen.items() if part is not None}
-
-    def render(self, title: str) -> str:
-        """The page as one text."""
-        kind, size = type(self.ensemble.method).__name__, self.ensemble.task.num_parameters
-        return render(
-            "landscape.html",
-            title=title,
-            lead=f"{kind}: {self.ensemble.num_members} members of {size:,} parameters each, measured on held-out rows.",
-            version=version("bayesemble"),
-            drawings=self.drawings,
-            facts=self.facts,
-            missing=self.missing,
-        )
+    """Passes over the data that train a curve between two members."""
 
     @property
-    def _recorded(self) -> list[int]:
+    def recorded_epochs(self) -> list[int]:
         """The recorded epochs after the start."""
         recording = self.ensemble.recording
         return [] if recording is None else [epoch for epoch in recording.epochs if epoch > 0]
 
-    def _draw(self, name: str, draw: Callable[..., Any], **options: Any) -> None:
+
+@dataclass(frozen=True)
+class Findings:
+    """What stands on the page: drawings by name, facts in sentences, and what could not be shown."""
+
+    drawings: dict[str, str] = field(default_factory=dict)
+    facts: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def draw(self, name: str, draw: Callable[..., Any], **options: Any) -> None:
+        """Add a drawing."""
         self.drawings[name] = drawing(name, draw, **options)
 
-    def _similarity(self) -> None:
-        some = list(range(min(self.ensemble.num_members, _MOST_MEMBERS)))
-        found = landscape.similarity(self.ensemble, self.data, members=some)
-        self.facts.append(
-            f"Two members have a cosine of {float(_pairs(found.cosine).mean()):.3f} between their weights and a "
-            f"{found.difference_name} of {float(_pairs(found.difference).mean()):.3f}, on average over pairs."
-        )
-        self._draw("member_weights", lambda ax: plots.plot_similarity(found, ax, "cosine"))
-        self._draw("member_functions", lambda ax: plots.plot_similarity(found, ax, "difference"))
 
-    def _along_training(self) -> None:
-        found = landscape.similarity(self.ensemble, self.data, members=[0], epochs=self._recorded)
-        late = slice(-_LATE, None)
-        cosine, difference = (_pairs(matrix[late, late]) for matrix in (found.cosine, found.difference))
-        self.facts.append(
-            f"The last {min(_LATE, len(self._recorded))} epochs of member 0 have a cosine of at least "
-            f"{float(cosine.min()):.4f} and a {found.difference_name} of {float(difference.mean()):.3f} on average."
-        )
-        self._draw("path_weights", lambda ax: plots.plot_similarity(found, ax, "cosine"))
-        self._draw("path_functions", lambda ax: plots.plot_similarity(found, ax, "difference"))
-        some = list(range(min(self.ensemble.num_members, 3)))
-        together = landscape.embedding(self.ensemble, self.data[0], members=some)
-        self._draw("embedding", lambda ax: plots.plot_embedding(together, ax))
+class Part(NamedTuple):
+    """One part of the page."""
 
-    def _diversity(self) -> None:
-        if not isinstance(self.ensemble.task.likelihood, Categorical):
-            self.missing.append("The plane of diversity and accuracy is for classes; this task predicts numbers.")
-            return
-        recorded = len(self._recorded) > 1
-        kinds = ("random", "dropout", *(("diagonal", "pca") if recorded else ()))
-        found = landscape.diversity_accuracy(self.ensemble, self.data, train=self.train, kinds=kinds)
-        self._draw("diversity", lambda ax: plots.plot_diversity_accuracy(found, ax), size=_MAP)
-        if recorded and self.ensemble.num_members > 1:
-            table = landscape.ensembles_of_subspaces(self.ensemble, self.data, train=self.train, num=10)
-            self._draw("subspaces", lambda ax: plots.plot_subspace_ensembles(table, ax), size=_MAP)
+    name: str
+    examine: Callable[[Subject, Findings], None]
+    """Adds to the findings."""
+    lacks: Callable[[Subject], str] = lambda subject: ""
+    """What keeps it from being shown, in a sentence; empty if nothing does."""
 
-    def _planes(self) -> None:
-        if self.ensemble.num_members > 2:
-            flat = landscape.plane(self.ensemble, self.data, train=self.train, resolution=self.resolution)
-            self._draw("plane_loss", lambda ax: plots.plot_plane(flat, ax, "loss"), size=_MAP)
-            self._draw("plane_difference", lambda ax: plots.plot_plane(flat, ax, "difference"), size=_MAP)
-        radial = landscape.radial_plane(self.ensemble, self.data, train=self.train, resolution=self.resolution)
-        self._draw("radial", lambda ax: plots.plot_plane(radial, ax, "error"), size=_MAP)
 
-    def _paths(self) -> None:
-        found = {"straight line": landscape.path(self.ensemble, self.data, train=self.train)}
-        try:
-            found["line, units matched"] = landscape.path(self.ensemble, self.data, train=self.train, align=True)
-        except ModelError as error:
-            self.missing.append(f"The line between members with matched hidden units: {error}")
-        curve = landscape.path(self.ensemble, self.data, kind="bezier", train=self.train, epochs=self.epochs)
-        found["trained curve"] = curve
-        barriers = "; ".join(f"{name} {one.barrier:.3f}" for name, one in found.items())
-        self.facts.append(f"How far the loss rises between members 0 and 1, in nats: {barriers}.")
+def examine(subject: Subject, track: Callable[[Sequence[Part]], Iterable[Part]] = iter) -> Findings:
+    """Go through all parts that apply; `track` may show how far it is."""
+    findings = Findings()
+    lacking = {part.name: part.lacks(subject) for part in PARTS}
+    findings.missing.extend(dict.fromkeys(filter(None, lacking.values())))
+    for part in track([part for part in PARTS if not lacking[part.name]]):
+        part.examine(subject, findings)
+    return findings
 
-        def draw(ax: Any) -> None:
-            for number, (name, one) in enumerate(found.items()):
-                plots.plot_path(one, ax, label=name, number=number)
 
-        self._draw("path_loss", draw)
-        self._draw("path_difference", lambda ax: plots.plot_path(curve, ax, what="difference", label="curve"))
+def landscape_page(subject: Subject, findings: Findings, title: str) -> str:
+    """The page as one text."""
+    ensemble = subject.ensemble
+    kind, size = type(ensemble.method).__name__, ensemble.task.num_parameters
+    return render(
+        "landscape.html",
+        title=title,
+        lead=f"{kind}: {ensemble.num_members} members of {size:,} parameters each, measured on held-out rows.",
+        version=version("bayesemble"),
+        drawings=findings.drawings,
+        facts=findings.facts,
+        missing=findings.missing,
+    )
 
-    def _sharpness(self) -> None:
-        try:
-            found = landscape.sharpness(self.ensemble, self.data)
-        except (MissingExtraError, ModelError) as error:
-            self.missing.append(f"Sharpness: {error}")
-            return
-        top = found.eigenvalues[:, 0]
-        self.facts.append(
-            f"The largest eigenvalue of the Hessian of a member lies between {float(top.min()):.3g} and "
-            f"{float(top.max()):.3g}."
-        )
-        self._draw("sharpness", lambda ax: plots.plot_sharpness(found, ax))
+
+def _lacks_others(subject: Subject) -> str:
+    alone = subject.ensemble.num_members == 1
+    return "One member alone has no other to be compared with, nor a path to it." if alone else ""
+
+
+def _lacks_recording(subject: Subject) -> str:
+    if len(subject.recorded_epochs) > 1:
+        return ""
+    return (
+        "Training was not recorded, so nothing along it can be shown: fit(..., record='epoch'), "
+        "or bayesemble compare --record."
+    )
+
+
+def _lacks_classes(subject: Subject) -> str:
+    if isinstance(subject.ensemble.task.likelihood, Categorical):
+        return ""
+    return "The plane of diversity and accuracy is for classes; this task predicts numbers."
+
+
+def _similarity(subject: Subject, findings: Findings) -> None:
+    some = list(range(min(subject.ensemble.num_members, _MOST_MEMBERS)))
+    found = landscape.similarity(subject.ensemble, subject.data, members=some)
+    findings.facts.append(
+        f"Two members have a cosine of {float(_pairs(found.cosine).mean()):.3f} between their weights and a "
+        f"{found.difference_name} of {float(_pairs(found.difference).mean()):.3f}, on average over pairs."
+    )
+    findings.draw("member_weights", lambda ax: plots.plot_similarity(found, ax, "cosine"))
+    findings.draw("member_functions", lambda ax: plots.plot_similarity(found, ax, "difference"))
+
+
+def _along_training(subject: Subject, findings: Findings) -> None:
+    found = landscape.similarity(subject.ensemble, subject.data, members=[0], epochs=subject.recorded_epochs)
+    late = slice(-_LAST_EPOCHS, None)
+    cosine, difference = (_pairs(matrix[late, late]) for matrix in (found.cosine, found.difference))
+    findings.facts.append(
+        f"The last {min(_LAST_EPOCHS, len(subject.recorded_epochs))} epochs of member 0 have a cosine of at least "
+        f"{float(cosine.min()):.4f} and a {found.difference_name} of {float(difference.mean()):.3f} on average."
+    )
+    findings.draw("path_weights", lambda ax: plots.plot_similarity(found, ax, "cosine"))
+    findings.draw("path_functions", lambda ax: plots.plot_similarity(found, ax, "difference"))
+    some = list(range(min(subject.ensemble.num_members, 3)))
+    together = landscape.embedding(subject.ensemble, subject.data[0], members=some)
+    findings.draw("embedding", lambda ax: plots.plot_embedding(together, ax))
+
+
+def _diversity(subject: Subject, findings: Findings) -> None:
+    recorded = len(subject.recorded_epochs) > 1
+    kinds = ("random", "dropout", *(("diagonal", "pca") if recorded else ()))
+    found = landscape.diversity_accuracy(subject.ensemble, subject.data, train=subject.train, kinds=kinds)
+    findings.draw("diversity", lambda ax: plots.plot_diversity_accuracy(found, ax), size=_MAP_INCHES)
+    if recorded and subject.ensemble.num_members > 1:
+        table = landscape.ensembles_of_subspaces(subject.ensemble, subject.data, train=subject.train, num=10)
+        findings.draw("subspaces", lambda ax: plots.plot_subspace_ensembles(table, ax), size=_MAP_INCHES)
+
+
+def _planes(subject: Subject, findings: Findings) -> None:
+    if subject.ensemble.num_members > 2:
+        flat = landscape.plane(subject.ensemble, subject.data, train=subject.train, resolution=subject.resolution)
+        findings.draw("plane_loss", lambda ax: plots.plot_plane(flat, ax, "loss"), size=_MAP_INCHES)
+        findings.draw("plane_difference", lambda ax: plots.plot_plane(flat, ax, "difference"), size=_MAP_INCHES)
+    radial = landscape.radial_plane(subject.ensemble, subject.data, train=subject.train, resolution=subject.resolution)
+    findings.draw("radial", lambda ax: plots.plot_plane(radial, ax, "error"), size=_MAP_INCHES)
+
+
+def _paths(subject: Subject, findings: Findings) -> None:
+    found = {"straight line": landscape.path(subject.ensemble, subject.data, train=subject.train)}
+    try:
+        found["line, units matched"] = landscape.path(subject.ensemble, subject.data, train=subject.train, align=True)
+    except ModelError as error:
+        findings.missing.append(f"The line between members with matched hidden units: {error}")
+    curve = landscape.path(subject.ensemble, subject.data, kind="bezier", train=subject.train, epochs=subject.epochs)
+    found["trained curve"] = curve
+    barriers = "; ".join(f"{name} {one.barrier:.3f}" for name, one in found.items())
+    findings.facts.append(f"How far the loss rises between members 0 and 1, in nats: {barriers}.")
+
+    def draw(ax: Any) -> None:
+        for number, (name, one) in enumerate(found.items()):
+            plots.plot_path(one, ax, label=name, number=number)
+
+    findings.draw("path_loss", draw)
+    findings.draw("path_difference", lambda ax: plots.plot_path(curve, ax, what="difference", label="curve"))
+
+
+def _sharpness(subject: Subject, findings: Findings) -> None:
+    try:
+        found = landscape.sharpness(subject.ensemble, subject.data)
+    except (MissingExtraError, ModelError) as error:
+        findings.missing.append(f"Sharpness: {error}")
+        return
+    top = found.eigenvalues[:, 0]
+    findings.facts.append(
+        f"The largest eigenvalue of the Hessian of a member lies between {float(top.min()):.3g} and "
+        f"{float(top.max()):.3g}."
+    )
+    findings.draw("sharpness", lambda ax: plots.plot_sharpness(found, ax))
+
+
+PARTS = (
+    Part("members compared", _similarity, _lacks_others),
+    Part("along training", _along_training, _lacks_recording),
+    Part("diversity and accuracy", _diversity, _lacks_classes),
+    Part("planes", _planes, _lacks_others),
+    Part("paths between members", _paths, _lacks_others),
+    Part("sharpness", _sharpness),
+)
 
 
 def _pairs(matrix: Tensor) -> Tensor:
