@@ -1,4 +1,5 @@
 import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch
+from bayesemble.execute import choose as choose_module
 from bayesemble.execute.choose import choose, describe, vmap_obstacle
 from bayesemble.models import mlp
 from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
@@ -142,6 +144,30 @@ def test_auto_takes_the_quickest_and_states_the_timings(quickest):
     choice = choose("auto", task, state, Batch(x, y), stepper_that_takes(seconds))
     assert describe(choice.executor).startswith(quickest)
     assert "ms" in choice.reason
+
+
+@pytest.mark.parametrize(
+    ("lengths", "rounds", "best"),
+    [([0.3, 0.02, 0.01], 21, 0.01), ([0.9], 3, 0.9), ([3.0, 0.9], 3, 0.9), ([6.0], 1, 6.0), ([0.01, 0.02], 21, 0.02)],
+    ids=["all rounds", "two rounds will do", "warm-up", "one step", "the warm-up is not the best"],
+)
+def test_candidates_are_timed_in_turn_until_enough_is_known(monkeypatch, lengths, rounds, best):
+    """By a clock that only the steps of the two candidates move; the last length goes on."""
+    now, calls = 0.0, []
+
+    def stepper(executor):
+        def step():
+            nonlocal now
+            done = calls.count(executor)
+            calls.append(executor)
+            now += lengths[min(done, len(lengths) - 1)]
+
+        return step
+
+    monkeypatch.setattr(choose_module, "time", SimpleNamespace(perf_counter=lambda: now))
+    found = choose_module._time([be.Loop(), be.Vmap()], stepper)
+    assert calls == [be.Loop(), be.Vmap()] * rounds
+    assert found == {be.Loop(): pytest.approx(best), be.Vmap(): pytest.approx(best)}
 
 
 def test_auto_takes_channels_last_where_it_is_quickest():

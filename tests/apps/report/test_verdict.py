@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import ttest_rel
 
-from bayesemble.apps.report.verdict import difference, duration, number, standing, tied_with_best, verdict
+from bayesemble.apps.report.verdict import WORST_ECE, difference, duration, number, standing, tied_with_best, verdict
 from comparisons import made
 
 GOOD = [0.20, 0.22, 0.19, 0.21]
@@ -131,8 +131,9 @@ def test_bad_calibration_of_the_winner_is_a_warning(sure, manner):
     words = words_of(verdict(made({"one": bad, "two": {"nll": BAD, "ece": [0.2] * 4}})))
     assert "of one are 0.1 apart" in words
     assert manner in words
-    fine = bad | {"ece": [0.02] * 4}
-    assert "take care" not in words_of(verdict(made({"one": fine, "two": {"nll": BAD, "ece": [0.2] * 4}})))
+    for ece in (0.02, WORST_ECE):
+        fine = bad | {"ece": [ece] * 4}
+        assert "take care" not in words_of(verdict(made({"one": fine, "two": {"nll": BAD, "ece": [0.2] * 4}})))
 
 
 @pytest.mark.parametrize(("inside", "manner"), [(0.7, "too narrow"), (0.99, "too wide"), (0.92, None)])
