@@ -1,13 +1,12 @@
 """Figures of a comparison: all that apply are drawn, every part belongs to its method, and lines are thinned."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
-from bayesemble.apps.report.figures import Figures, thinned_history
+from bayesemble.apps.report.figures import FIGURES, draw_figures, thinned_history
 from bayesemble.apps.report.opened_runs import open_methods
-from bayesemble.diagnostics.plots.style import PALETTE
+from bayesemble.core.errors import DataError
 from comparisons import made, tiny
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -16,9 +15,7 @@ plt = pytest.importorskip("matplotlib.pyplot")
 def drawn(folder, comparison):
     shown, missing = open_methods(folder, comparison)
     assert missing == []
-    figures = Figures(comparison, shown)
-    figures.draw()
-    return figures
+    return draw_figures(comparison, shown)
 
 
 def test_figures_of_classes(tmp_path):
@@ -47,8 +44,7 @@ def test_figures_of_numbers(tmp_path):
 
 
 def test_without_runs_scores_are_still_drawn():
-    figures = Figures(made({"one": {"nll": [1.0, 2.0]}, "two": {"nll": [2.0, 3.0]}}), [])
-    figures.draw()
+    figures = draw_figures(made({"one": {"nll": [1.0, 2.0]}, "two": {"nll": [2.0, 3.0]}}), [])
     assert figures.drawings.keys() == {"score_nll"}
 
 
@@ -62,10 +58,11 @@ def test_histories_are_thinned():
     assert thinned_history(history[:7]) == [row | {"loss": [1.0] * 10} for row in history[:7]]
 
 
-def test_a_method_beyond_the_palette_has_lines_of_its_own():
-    figures = Figures(made({f"method {i}": {"nll": [1.0]} for i in range(len(PALETTE) + 1)}), [])
-    some = [SimpleNamespace(label=f"method {i}") for i in (0, len(PALETTE))]
-    figures.together("lines", lambda one, ax: ax.plot([0, 1], [0, 1], gid=f"method-{one.label}", color="red"), some)
-    first, last = re.findall(r'data-method="method \d+".*?</g>', figures.drawings["lines"], flags=re.DOTALL)
-    assert "stroke-dasharray" not in first
-    assert "stroke-dasharray" in last
+def test_what_cannot_be_drawn_is_named_by_its_title(tmp_path, monkeypatch):
+    def broken(shown):
+        raise DataError("no rows")
+
+    monkeypatch.setattr("bayesemble.apps.report.figures.FIGURES", (FIGURES[0]._replace(prepare=broken),))
+    figures = drawn(tmp_path, tiny(tmp_path, methods="map", seeds=1))
+    assert "risk" not in figures.drawings
+    assert "Risk against coverage: no rows" in figures.missing

@@ -7,27 +7,24 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.apps.report.figures_by_target import draw_classes, draw_numbers, padded, thinned
+from bayesemble.apps.report.figures_by_target import FIGURES_OF_CLASSES, FIGURES_OF_NUMBERS
 from bayesemble.apps.report.opened_runs import Shown
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
 
-class Canvas:
-    """Draws on axes that can be looked at."""
-
-    def __init__(self, *shown):
-        self.shown, self.axes = shown, {}
-
-    def together(self, name, draw, some=None):
-        _, self.axes[name] = plt.subplots()
-        for one in self.shown if some is None else some:
-            draw(one, self.axes[name])
-
-    def apart(self, name, draw):
-        for one in self.shown:
-            _, self.axes[f"{name} {one.label}"] = plt.subplots()
-            draw(one, self.axes[f"{name} {one.label}"])
+def drawn(figures, *shown):
+    """Axes that can be looked at, by the name of the figure and, where each method has its own, its label."""
+    axes = {}
+    for figure in figures:
+        chosen = figure.choose(shown)
+        draw = figure.prepare(chosen) if chosen else None
+        for one in chosen:
+            name = f"{figure.name} {one.label}" if figure.apart else figure.name
+            if name not in axes:
+                _, axes[name] = plt.subplots()
+            draw(one, axes[name])
+    return axes
 
 
 @pytest.fixture(autouse=True)
@@ -64,34 +61,27 @@ def groups(ax):
 
 
 def test_classes_are_drawn_for_all_methods_and_diversity_for_those_with_members():
-    canvas = Canvas(of_classes("single", 0, 1), of_classes("several", 1, 4))
-    draw_classes(canvas)
-    assert canvas.axes.keys() == {"reliability", "confidence", "diversity"}
-    assert groups(canvas.axes["reliability"]) == {"method-single", "method-several"}
-    assert groups(canvas.axes["diversity"]) == {"method-several"}
-    alone = Canvas(of_classes("single", 0, 1))
-    draw_classes(alone)
-    assert "diversity" not in alone.axes
+    axes = drawn(FIGURES_OF_CLASSES, of_classes("single", 0, 1), of_classes("several", 1, 4))
+    assert axes.keys() == {"reliability", "confidence", "diversity", "size_score"}
+    assert groups(axes["reliability"]) == {"method-single", "method-several"}
+    assert groups(axes["diversity"]) == groups(axes["size_score"]) == {"method-several"}
+    assert drawn(FIGURES_OF_CLASSES, of_classes("single", 0, 1)).keys() == {"reliability", "confidence"}
 
 
 def test_one_input_is_drawn_as_a_function_in_original_units():
-    canvas = Canvas(of_numbers(1))
-    draw_numbers(canvas)
-    assert canvas.axes.keys() == {"pit one", "coverage", "bands one"}
-    (mean,) = [line for line in canvas.axes["bands one"].lines if line.get_gid() == "method-one"]
+    axes = drawn(FIGURES_OF_NUMBERS, of_numbers(1))
+    assert axes.keys() == {"pit one", "coverage", "bands one", "size_score"}
+    (mean,) = [line for line in axes["bands one"].lines if line.get_gid() == "method-one"]
     assert np.allclose(mean.get_ydata(), 1.0)  # 0 in units of the training targets
 
 
 def test_several_inputs_are_drawn_against_the_truth_in_few_dots():
-    canvas = Canvas(of_numbers(2))
-    draw_numbers(canvas)
-    assert canvas.axes.keys() == {"pit one", "coverage", "predictions one"}
-    (dots,) = [line for line in canvas.axes["predictions one"].lines if line.get_gid() == "method-one"]
+    axes = drawn(FIGURES_OF_NUMBERS, of_numbers(2))
+    assert axes.keys() == {"pit one", "coverage", "predictions one", "size_score"}
+    (dots,) = [line for line in axes["predictions one"].lines if line.get_gid() == "method-one"]
     assert len(dots.get_xdata()) == 80
 
 
-def test_thinning_keeps_both_ends():
-    assert thinned(5, 10) == [0, 1, 2, 3, 4]
-    some = thinned(1000, 10, first=50)
-    assert (len(some), some[0], some[-1]) == (10, 50, 999)
-    assert padded([1.0, 3.0], 0.5) == (0.0, 4.0)
+def test_many_networks_are_counted_on_a_logarithmic_scale():
+    few, many = (drawn(FIGURES_OF_CLASSES, of_classes("one", 0, members))["size_score"] for members in (4, 13))
+    assert (few.get_xscale(), many.get_xscale()) == ("linear", "log")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bayesemble.apps.compare.results import Comparison, gather
-from bayesemble.apps.report.figures import DRAWN_SCORES, Figures, history_drawing
+from bayesemble.apps.report.figures import DRAWN_SCORES, draw_figures, history_drawing
 from bayesemble.apps.report.opened_runs import Example, Shown, examples, open_methods
 from bayesemble.apps.report.page import render
 from bayesemble.apps.report.score_table import COSTS, Row, columns_of, rows_of
@@ -58,8 +58,7 @@ def comparison_page(*folders: str | Path) -> str:
     columns = columns_of(comparison)
     rows = rows_of(comparison, columns)
     shown, missing = open_methods(Path(), comparison)  # runs are named by whole paths
-    figures = Figures(comparison, shown)
-    figures.draw()
+    drawn = draw_figures(comparison, shown)
     return render(
         "comparison.html",
         title=f"{comparison.data.get('name', 'A comparison')}: {_count(len(rows), 'method')} compared",
@@ -71,13 +70,14 @@ def comparison_page(*folders: str | Path) -> str:
         rows=rows,
         switches=sorted(rows, key=lambda row: row.number),
         several_seeds=_num_seeds(comparison) > 1,
-        figures=figures,
+        titles=drawn.titles,
+        weighed=drawn.weighed,
         scores={name: SCORES[name] for name in DRAWN_SCORES},
-        drawings=figures.drawings,
-        multiples=figures.multiples,
+        drawings=drawn.drawings,
+        multiples=drawn.multiples,
         gallery=_gallery(comparison, shown),
         details=[_details(comparison, row, shown) for row in rows],
-        missing=[*missing, *figures.missing],
+        missing=[*missing, *drawn.missing],
     )
 
 

@@ -4,118 +4,136 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from bayesemble import metrics, plots
+from bayesemble.apps.report.figure import DrawOne, Figure, padded, several, thinned
 from bayesemble.apps.report.opened_runs import Shown, member_diversity
 from bayesemble.metrics.curves import Bands, prediction_bands
 from bayesemble.predictive import RealPredictive
 
-_ROWS = 80  # dots of predicted against true values
-_FULL_BIN = 5  # rows; the accuracy of fewer is noise
-_PLACES = 100  # of a band along its input
+_DOTS = 80
+_ROWS_OF_A_FULL_BIN = 5  # the accuracy of fewer is noise
+_POINTS_OF_A_BAND = 100
+_ENSEMBLE_SIZES = 10
+_MANY_NETWORKS = 12  # from here on their number is drawn on a logarithmic scale
 
 
-class Canvas(Protocol):
-    """Where figures go: all methods in one drawing, or a small drawing for each."""
-
-    @property
-    def shown(self) -> Sequence[Shown]:
-        """The methods."""
-
-    def together(self, name: str, draw: Callable[[Shown, Any], Any], some: Sequence[Shown] | None = None) -> None:
-        """One drawing for all methods, or for some."""
-
-    def apart(self, name: str, draw: Callable[[Shown, Any], Any]) -> None:
-        """One small drawing for each method."""
-
-
-def draw_classes(canvas: Canvas) -> None:
-    """Reliability, accuracy against confidence, and members by diversity and accuracy."""
-
-    def reliability(one: Shown, ax: Any) -> None:
-        table = metrics.reliability(one.classes, one.targets, bins=10, min_count=_FULL_BIN)
+def _reliability(shown: Sequence[Shown]) -> DrawOne:
+    def draw(one: Shown, ax: Any) -> None:
+        table = metrics.reliability(one.classes, one.targets, bins=10, min_count=_ROWS_OF_A_FULL_BIN)
         plots.plot_reliability(table, ax, label=one.label, color=one.colour)
         ax.set(xlim=(-0.02, 1.05), ylim=(-0.02, 1.05))
 
-    def confidence(one: Shown, ax: Any) -> None:
+    return draw
+
+
+def _confidence(shown: Sequence[Shown]) -> DrawOne:
+    def draw(one: Shown, ax: Any) -> None:
         curve = metrics.accuracy_against_confidence(one.classes, one.targets)
         plots.plot_accuracy_against_confidence(curve, ax, label=one.label, color=one.colour)
-        ax.set_ylabel("Accuracy of rows at least so confident")
+        ax.set_ylabel("Accuracy of rows at least that confident")
 
-    def diversity(one: Shown, ax: Any) -> None:
-        plots.plot_member_diversity(member_diversity(one), ax, label=one.label, color=one.colour)
-
-    canvas.together("reliability", reliability)
-    canvas.together("confidence", confidence)
-    several = [one for one in canvas.shown if one.several]
-    if several:
-        canvas.together("diversity", diversity, several)
+    return draw
 
 
-def draw_numbers(canvas: Canvas) -> None:
-    """Bands along the only input, or predicted against true values; PIT and coverage."""
-
-    def pit(one: Shown, ax: Any) -> None:
-        plots.plot_pit(metrics.pit(one.numbers, one.targets), ax, bins=10, label=one.label, color=one.colour)
-
-    def coverage(one: Shown, ax: Any) -> None:
-        curve = metrics.interval_coverage(one.numbers, one.targets)
-        plots.plot_coverage(curve, ax, label=one.label, color=one.colour)
-
-    canvas.apart("pit", pit)
-    canvas.together("coverage", coverage)
-    inputs = canvas.shown[0].split.x_train
-    if inputs.reshape(len(inputs), -1).shape[1] == 1:
-        _draw_bands(canvas)
-    else:
-        _draw_predictions(canvas)
+def _diversity(shown: Sequence[Shown]) -> DrawOne:
+    return lambda one, ax: plots.plot_member_diversity(member_diversity(one), ax, label=one.label, color=one.colour)
 
 
-def _draw_bands(canvas: Canvas) -> None:
-    split = canvas.shown[0].split
+def _pit(shown: Sequence[Shown]) -> DrawOne:
+    return lambda one, ax: plots.plot_pit(
+        metrics.pit(one.numbers, one.targets), ax, bins=10, label=one.label, color=one.colour
+    )
+
+
+def _coverage(shown: Sequence[Shown]) -> DrawOne:
+    return lambda one, ax: plots.plot_coverage(
+        metrics.interval_coverage(one.numbers, one.targets), ax, label=one.label, color=one.colour
+    )
+
+
+def _bands(shown: Sequence[Shown]) -> DrawOne:
+    split = shown[0].split
     inputs = [split.x_train, split.x_test, *([] if split.x_ood is None else [split.x_ood])]
     low, high = padded([float(end) for some in inputs for end in (some.min(), some.max())], 0.02)
-    grid = np.linspace(low, high, _PLACES, dtype=np.float32)[:, None]
+    grid = np.linspace(low, high, _POINTS_OF_A_BAND, dtype=np.float32)[:, None]
     seen = split.target_shift + split.target_scale * split.y_train
     limits = padded([float(seen.min()), float(seen.max())], 0.8)
 
-    def bands(one: Shown, ax: Any) -> None:
+    def draw(one: Shown, ax: Any) -> None:
         predictive = one.predict(grid)
         assert isinstance(predictive, RealPredictive)
-        found, data = prediction_bands(predictive, grid), (split.x_train, seen)
-        plots.plot_bands(found, ax, data=data, label=one.label, color=one.colour, input_name="Input (standardised)")
+        bands, data = prediction_bands(predictive, grid), (split.x_train, seen)
+        plots.plot_bands(bands, ax, data=data, label=one.label, color=one.colour, input_name="Input (standardised)")
         ax.set(xlim=(low, high), ylim=limits)
 
-    canvas.apart("bands", bands)
+    return draw
 
 
-def _draw_predictions(canvas: Canvas) -> None:
-    targets = canvas.shown[0].targets
+def _predictions(shown: Sequence[Shown]) -> DrawOne:
+    targets = shown[0].targets
     ends = [float(targets.min()), float(targets.max())]
 
-    def predictions(one: Shown, ax: Any) -> None:
-        found = _some_rows(prediction_bands(one.numbers, one.targets), thinned(len(one.targets), _ROWS))
-        plots.plot_predictions(found, ax, label=one.label, color=one.colour)
+    def draw(one: Shown, ax: Any) -> None:
+        bands = _some_rows(prediction_bands(one.numbers, one.targets), thinned(len(one.targets), _DOTS))
+        plots.plot_predictions(bands, ax, label=one.label, color=one.colour)
         ax.set(xlim=padded(ends), ylim=padded(ends, 0.35))
 
-    canvas.apart("predictions", predictions)
+    return draw
 
 
-def thinned(num: int, most: int, first: int = 0) -> list[int]:
-    """Places from `first` to the last of `num`, at most so many."""
-    return sorted({round(place) for place in np.linspace(first, num - 1, min(num - first, most))})
-
-
-def padded(ends: Sequence[float], share: float = 0.05) -> tuple[float, float]:
-    """From the lowest to the highest, and a share of their distance on both sides."""
-    room = share * max(max(ends) - min(ends), 1e-9)
-    return min(ends) - room, max(ends) + room
-
-
-def _some_rows(bands: Bands, places: list[int]) -> Bands:
+def _some_rows(bands: Bands, indices: list[int]) -> Bands:
     names = [field.name for field in dataclasses.fields(bands) if field.name != "names"]
-    some: dict[str, Any] = {name: getattr(bands, name)[..., places] for name in names}
+    some: dict[str, Any] = {name: getattr(bands, name)[..., indices] for name in names}
     return dataclasses.replace(bands, **some)
+
+
+def _has_one_input(shown: Sequence[Shown]) -> bool:
+    inputs = shown[0].split.x_train
+    return bool(inputs.reshape(len(inputs), -1).shape[1] == 1)
+
+
+def size_curve(score: Callable[[Any, Any], float], quantity: str) -> Callable[[Sequence[Shown]], DrawOne]:
+    """What draws a score against the number of members."""
+
+    def draw(one: Shown, ax: Any) -> None:
+        predictive = one.predictive
+        num = int((predictive.weights > 0).sum())
+        sizes = sorted({round(size) for size in np.geomspace(1, num, _ENSEMBLE_SIZES)})
+        subsets = max(2, min(20, 2_000_000 // (predictive.num_rows * num)))
+        curve = metrics.size_curve(predictive, one.targets, score, sizes, subsets)
+        plots.plot_size_curve(curve, ax, quantity=quantity, label=one.label, color=one.colour)
+        if num > _MANY_NETWORKS:
+            ax.set_xscale("log", base=2)
+            ax.xaxis.set_major_formatter("{x:.0f}")
+
+    return lambda shown: draw
+
+
+FIGURES_OF_CLASSES = (
+    Figure("reliability", "Reliability", _reliability),
+    Figure("confidence", "Accuracy against confidence", _confidence),
+    Figure("diversity", "Diversity against accuracy", _diversity, several),
+    Figure(
+        "size_score",
+        "Accuracy against ensemble size",
+        size_curve(metrics.accuracy, "Accuracy (share of rows)"),
+        several,
+    ),
+)
+FIGURES_OF_NUMBERS = (
+    Figure("pit", "Where targets fall in their predicted distribution", _pit, apart=True),
+    Figure("coverage", "Coverage of intervals", _coverage),
+    Figure("bands", "Predicted functions", _bands, lambda shown: shown if _has_one_input(shown) else [], apart=True),
+    Figure(
+        "predictions",
+        "Predicted against true",
+        _predictions,
+        lambda shown: [] if _has_one_input(shown) else shown,
+        apart=True,
+    ),
+    Figure("size_score", "RMSE against ensemble size", size_curve(metrics.rmse, "RMSE (units of the target)"), several),
+)
