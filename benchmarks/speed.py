@@ -25,6 +25,7 @@ from torch import Tensor, nn
 import bayesemble as be
 from bayesemble.core.types import Batch, Clock
 from bayesemble.methods import make_method
+from bayesemble.methods.base import Context
 from bayesemble.models import mlp, resnet, resnet18
 
 
@@ -195,7 +196,7 @@ def measure_implicit(rounds: int, draws: int = 200, images: int = 16) -> dict[st
     for number in range(rounds + 1):  # the first round warms up
         for name, ensemble in ensembles.items():
             start = time.perf_counter()
-            ensemble.method.step(ensemble.state, batch, task, executor, Clock(number, rounds + 1, 0))
+            ensemble.method.step(ensemble.state, batch, Context(task, executor, Clock(number, rounds + 1, 0)))
             stepped = time.perf_counter()
             for _ in range(draws if name == "plain" else 1):
                 ensemble.predict(x[:images], num_draws=1 if name == "plain" else draws)

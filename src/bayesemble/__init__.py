@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from bayesemble.execute.loop import Loop as Loop
     from bayesemble.execute.vmap import Vmap as Vmap
     from bayesemble.methods import METHODS as METHODS
+    from bayesemble.methods import register as register
+    from bayesemble.methods.along_training.hmc import HMC as HMC
     from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC as CyclicalSGMCMC
     from bayesemble.methods.along_training.snapshot import Snapshot as Snapshot
     from bayesemble.methods.along_training.subspace import Subspace as Subspace
     from bayesemble.methods.along_training.swag import SWAG as SWAG
+    from bayesemble.methods.base import Context as Context
+    from bayesemble.methods.base import Method as Method
     from bayesemble.methods.deep_ensemble import DeepEnsemble as DeepEnsemble
-    from bayesemble.methods.hmc import HMC as HMC
     from bayesemble.methods.implicit.patched import ECMP as ECMP
     from bayesemble.methods.implicit.patched import EMP as EMP
     from bayesemble.methods.implicit.patched import DropConnect as DropConnect

@@ -12,9 +12,8 @@ import torch
 
 import bayesemble as be
 from bayesemble.core import settings
-from bayesemble.execute.schedules import SCHEDULES, Step
+from bayesemble.execute.schedules import Schedule, Step
 from bayesemble.methods import METHODS, make_method, method_class
-from bayesemble.methods.base import full_batch, keeps_dropout
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table, with_dropout
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
@@ -44,7 +43,7 @@ def just_outside(limits, whole: bool):
 
 def small(name: str, **extra):
     """The method with few members and short steps."""
-    several = {} if getattr(METHODS[name], "keywords", {}) else {"num_members": 3}
+    several = {} if METHODS[name].fixed else {"num_members": 3}
     wanted = {
         "hmc": {"max_leapfrog": 10},
         "swag": {"start": 0.3, "rank": 2},
@@ -56,12 +55,12 @@ def small(name: str, **extra):
 
 def model_for(name: str, model=norm_mlp):
     """The network, with dropout if the method is about it."""
-    return partial(with_dropout, model) if keeps_dropout(small(name)) else model
+    return partial(with_dropout, model) if small(name).keeps_dropout else model
 
 
 def fitted(name: str, model=norm_mlp, **options) -> be.Ensemble:
     method, model = options.pop("method", small(name)), model_for(name, model)
-    whole = {"batch_size": None} if full_batch(method) else {}
+    whole = {"batch_size": None} if method.full_batch else {}
     return quick_fit(be.Task(model, be.Categorical()), table(), method, **(whole | options))
 
 
@@ -114,7 +113,7 @@ def test_settings_survive_json(name, schedule):
     given = {"learning_rate": 0.01, "schedule": schedule}
     method = small(name, **{key: value for key, value in given.items() if key in settings_of(name)})
     text = json.dumps(settings.dump(method))
-    assert settings.parse(json.loads(text), [method_class(name)], SCHEDULES.values()) == method
+    assert settings.parse(json.loads(text), be.Method, [Schedule]) == method
 
 
 def test_the_first_line_of_its_documentation_says_what_it_is(name):

@@ -17,7 +17,6 @@ import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.methods import METHODS, make_method, method_class
-from bayesemble.methods.base import full_batch, keeps_dropout
 from helpers import norm_mlp, quick_fit, table, with_dropout
 
 IMPLICIT = ("emp", "ecmp", "dropout", "dropconnect", "explicit")
@@ -123,9 +122,9 @@ SAME = {("explicit", "train")}  # all of its leaves are components
 def made(name: str, settings: tuple[tuple[str, Any], ...], task: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
     """All weights of the trained members, and what they predict."""
     method = make_method(name, **dict(settings))
-    model = partial(with_dropout, norm_mlp) if keeps_dropout(method) else norm_mlp
+    model = partial(with_dropout, norm_mlp) if method.keeps_dropout else norm_mlp
     bound = be.Task(model, be.Categorical(), **({"prior": be.NormalPrior(std=1.0)} | dict(task)))
-    data, size = table(32), {"batch_size": None} if full_batch(method) else {"batch_size": 16}
+    data, size = table(32), {"batch_size": None} if method.full_batch else {"batch_size": 16}
     ensemble = quick_fit(bound, data, method, epochs=4, executor="vmap", **size)
     return ensemble.state.members.params | {"probs": ensemble.predict(data[0]).probs}
 

@@ -18,7 +18,8 @@ class Unasked(Protocol):
 
 
 class Odd:
-    pass
+    def __repr__(self) -> str:
+        return "Odd()"
 
 
 # --- limits ---
@@ -104,7 +105,7 @@ CALLABLES = {"class of layer", "other class", "layer", "function", "unsaved"}
         (Unasked, VALUES.keys()),
         (Literal["a"], VALUES.keys()),
     ],
-    ids=str,
+    ids=lambda value: ", ".join(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_a_value_is_of_the_type_that_is_annotated(hint, fitting):
     """Whole numbers serve as real ones and lists as tuples; truths are no numbers, and texts no sequences."""

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.diagnostics.convergence import effective_sample_size
-from bayesemble.methods.hmc import leapfrog
+from bayesemble.methods.along_training.hmc import leapfrog
+from bayesemble.methods.base import Context
 
 NOISE, PRIOR_STD = 0.7, 1.3
 
@@ -213,7 +214,7 @@ def test_a_transition_is_the_textbook_one(generator):
     method, clock = be.HMC(num_members=8, step_size=0.14, trajectory=1.5, warmup=0.0), Clock(0, 10, 7)
     state = method.init(task, 5)
     starts = torch.cat([state.members.params["bias"], state.members.params["weight"].flatten(1)], dim=1)
-    state, info = method.step(state, Batch(x, y[:, None]), task, be.Vmap(), clock)
+    state, info = method.step(state, Batch(x, y[:, None]), Context(task, be.Vmap(), clock))
     ends = torch.cat([state.members.params["bias"], state.members.params["weight"].flatten(1)], dim=1)
     design = torch.cat([torch.ones_like(x[:, :1]), x], dim=1)
 

@@ -10,7 +10,8 @@ from torch.distributions import MultivariateNormal
 
 import bayesemble as be
 from bayesemble.core.members import State
-from bayesemble.core.types import Batch
+from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.base import Context
 from bayesemble.methods.laplace.laplace import SLOT, Laplace
 
 NOISE = 0.7
@@ -49,7 +50,7 @@ def approximated(method: Laplace, task: be.Task, x: Tensor, y: Tensor, place=Non
     def data():
         return (Batch(x[rows], y[rows]) for rows in torch.arange(len(x)).split(5))
 
-    return be.Ensemble(task, method, method.finish(state, task, data, be.Loop(), 0), be.Loop())
+    return be.Ensemble(task, method, method.finish(state, data, Context(task, be.Loop(), Clock(1, 1, 0))), be.Loop())
 
 
 def covariance(state: State, member: int = 0) -> Tensor:

@@ -100,7 +100,7 @@ def test_halving_the_batch_leaves_the_expected_update_unchanged():
 
     def score(rows: slice) -> dict[str, Tensor]:
         batch = Batch(x[rows], y[rows].unsqueeze(1))
-        return task.score(be.Vmap().gradients(task.mean_log_likelihood, members, batch)[1], members.params)
+        return task.log_joint_gradient(be.Vmap().gradients(task.mean_log_likelihood, members, batch)[1], members.params)
 
     whole, first, second = score(slice(None)), score(slice(0, 6)), score(slice(6, 12))
     for name in whole:
@@ -121,6 +121,6 @@ def test_the_score_is_the_gradient_of_the_log_joint():
     log_joint = (log_likelihood + log_prior) / 0.5
     torch.testing.assert_close(task.log_joint(values, members.params), log_joint.detach())
     expected = torch.autograd.grad(log_joint.sum(), list(leaves.values()))
-    scores = task.score(gradients, members.params)
+    scores = task.log_joint_gradient(gradients, members.params)
     for name, slope in zip(leaves, expected, strict=True):
         torch.testing.assert_close(scores[name], slope)

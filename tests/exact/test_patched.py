@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.base import Context
 from bayesemble.methods.implicit.patches import COMPONENT_PREFIX
 from helpers import quick_fit
 
@@ -97,7 +98,7 @@ def test_the_gradient_is_unbiased_against_all_combinations(mixing, kl, temperatu
     exact = dict(zip(wanted, torch.autograd.grad(with_kl_of_shares(wanted), list(wanted.values())), strict=True))
     for name, leaf in method._learned(start).items():  # 500 members at the same place draw independently
         leaf.copy_(leaves[name].expand_as(leaf))
-    state, _ = method.step(start, batch, tiny, be.Vmap(), Clock(0, 1, 0))
+    state, _ = method.step(start, batch, Context(tiny, be.Vmap(), Clock(0, 1, 0)))
     moves = {name: 6 * (leaf - leaves[name]) for name, leaf in method._learned(state).items()}  # ascend divides by rows
     for name, found in moves.items():
         error = found.std(0) / len(found) ** 0.5
@@ -114,7 +115,7 @@ def test_the_exact_pull_of_the_prior_is_as_strong_as_a_component_is_likely():
         method = be.EMP(components=4, select="first.*", optimizer="sgd", momentum=0.0, learning_rate=1.0, kl=kl)
         state = method.init(tiny, 0)
         before = {name: leaf.clone() for name, leaf in method._learned(state).items()}
-        method.step(state, blind, tiny, be.Loop(), Clock(0, 1, 0))
+        method.step(state, blind, Context(tiny, be.Loop(), Clock(0, 1, 0)))
         name = COMPONENT_PREFIX + "first.weight"
         moved[kl] = (6 * (method._learned(state)[name] - before[name]) / -before[name]).flatten()
     torch.testing.assert_close(moved["exact"], torch.full((12,), 0.25 / 1.3**2, dtype=torch.float64))

@@ -17,6 +17,7 @@ import bayesemble as be
 from bayesemble.core import seeds
 from bayesemble.core.types import Batch, Clock
 from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC
+from bayesemble.methods.base import Context
 
 NOISE, PRIOR_STD = 0.7, 1.3
 MEMBERS, OUTPUTS = 3, 1500
@@ -31,8 +32,8 @@ def run(task: be.Task, x: Tensor, y: Tensor, steps: int, **settings: object) -> 
     task = task.bind(len(x), x)
     state, batch = method.init(task, 0), Batch(x, y[:, None].expand(-1, OUTPUTS))
     for step in range(steps):
-        state, _ = method.step(state, batch, task, be.Vmap(), Clock(step, steps, 0))
-    collected = method.draw(state, None, torch.Generator())
+        state, _ = method.step(state, batch, Context(task, be.Vmap(), Clock(step, steps, 0)))
+    collected = method.networks(state)
     assert torch.equal(collected.params["weight"], state.members.params["weight"])
     velocities = state.slots.get("velocity", {"weight": torch.zeros_like(collected.params["weight"])})
     return collected.params["weight"].flatten(0, 1), velocities["weight"].flatten(0, 1)
@@ -201,8 +202,8 @@ def test_a_run_is_the_textbook_one(sampler, alpha):
     state = method.init(task, 5)
     starts = state.members.params["weight"].flatten(1).clone()
     for step in range(20):
-        state, _ = method.step(state, Batch(x, y[:, None]), task, be.Loop(), Clock(step, 20, 7))
-    drawn = method.draw(state, None, torch.Generator()).params["weight"].flatten(1).unflatten(0, (3, 4))
+        state, _ = method.step(state, Batch(x, y[:, None]), Context(task, be.Loop(), Clock(step, 20, 7)))
+    drawn = method.networks(state).params["weight"].flatten(1).unflatten(0, (3, 4))
 
     def log_joint(w: Tensor) -> Tensor:
         return -(x @ w - y).square().sum() / (2 * NOISE**2) - w.square().sum() / (2 * PRIOR_STD**2)

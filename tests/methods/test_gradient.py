@@ -71,7 +71,7 @@ def test_a_parameter_that_is_a_single_number_is_clipped_and_has_a_prior_as_any_o
     squares = sum((moved[name] - start[name]).reshape(3, -1).square().sum(1) for name in start)
     torch.testing.assert_close(squares.sqrt(), torch.full((3,), 0.01), atol=1e-4, rtol=0)
     alone = [prior.log_prob({name: leaf}, task.scales) for name, leaf in start.items()]
-    torch.testing.assert_close(task.log_joint(torch.zeros(3), start), sum(alone))
+    torch.testing.assert_close(loop.task.log_joint(torch.zeros(3), start), sum(alone))
 
 
 def test_bootstrap_gives_each_member_its_own_rows_with_replacement():
@@ -186,7 +186,10 @@ def test_anchors_of_a_classifier_pull_towards_prior_draws():
         ({"num_members": -3}, "num_members is a whole number from 1, got -3"),
         ({"learning_rate": 0.0}, "learning_rate is a number above 0, got 0.0"),
         ({"optimizer": "lion"}, "optimizer is 'adam', 'adamw' or 'sgd', got 'lion'"),
-        ({"schedule": "linear"}, "schedule is 'constant', 'cosine', 'step', 'cyclical' or a function, got 'linear'"),
+        (
+            {"schedule": "linear"},
+            "schedule is 'constant', 'cosine', 'step', 'cyclical', a Schedule or a function, got 'linear'",
+        ),
         ({"clip": -1.0}, "clip is a number above 0 or None, got -1.0"),
         ({"adversarial": -0.1}, "adversarial is a number from 0, got -0.1"),
         ({"momentum": 1.0}, r"momentum is a number in \[0, 1\), got 1.0"),

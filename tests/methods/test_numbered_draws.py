@@ -4,8 +4,9 @@ import torch
 import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.types import Batch
+from bayesemble.core.types import Batch, Clock
 from bayesemble.methods import numbered_draws
+from bayesemble.methods.base import Context
 from helpers import norm_mlp, small_mlp, table
 
 
@@ -21,7 +22,9 @@ def networks(state: State, numbers: range, roots: list[int]) -> Members:
 def measure(model, draws: int = 13) -> tuple[be.Task, State]:
     task, x = be.Task(model, be.Categorical()), table()[0]
     state = State(task.new_members(3, 0))
-    return task, numbered_draws.measure(state, task, networks, draws, lambda: iter([Batch(x, x)]), be.Loop(), 5)
+    return task, numbered_draws.measure(
+        state, networks, draws, lambda: iter([Batch(x, x)]), Context(task, be.Loop(), Clock(1, 1, 5))
+    )
 
 
 def test_a_network_depends_on_member_and_number_of_its_draw():
@@ -35,18 +38,18 @@ def test_a_network_depends_on_member_and_number_of_its_draw():
 def test_each_network_comes_with_the_statistics_that_were_measured_for_it():
     _, state = measure(norm_mlp)
     assert state.slots[numbered_draws.BUFFERS]["1.running_mean"].shape == (3, 5, 8)
-    drawn, x = numbered_draws.make(state, range(4, 15), 0, networks), table()[0]
+    drawn, x = numbered_draws.draw(state, range(4, 15), 0, networks), table()[0]
     hidden = torch.einsum("nd,mhd->mnh", x, drawn.params["0.weight"]) + drawn.params["0.bias"].unsqueeze(1)
     torch.testing.assert_close(drawn.buffers["1.running_mean"], hidden.mean(1), rtol=1e-4, atol=1e-5)
     with pytest.raises(SettingError, match="measured for 15 networks, 16 were asked for"):
-        numbered_draws.make(state, range(16), 0, networks)
+        numbered_draws.draw(state, range(16), 0, networks)
 
 
 def test_without_batch_norm_the_seed_decides_and_any_number_can_be_made():
     _, state = measure(small_mlp)
     assert numbered_draws.BUFFERS not in state.slots
-    one, other = (numbered_draws.make(state, range(40), seed, networks).params["0.weight"] for seed in (1, 2))
+    one, other = (numbered_draws.draw(state, range(40), seed, networks).params["0.weight"] for seed in (1, 2))
     assert one.shape[0] == 40
     assert not torch.equal(one, other)
-    part = numbered_draws.make(state, range(30, 40), 1, networks).params["0.weight"]
+    part = numbered_draws.draw(state, range(30, 40), 1, networks).params["0.weight"]
     assert torch.equal(part, one[30:])

@@ -41,7 +41,7 @@ def test_the_score_is_the_gradient_of_the_log_density(prior, generator):
     params = {name: leaf.requires_grad_() for name, leaf in random_params(generator).items()}
     scales = prior.scales(SHAPES)
     gradients = torch.autograd.grad(prior.log_prob(params, scales).sum(), list(params.values()))
-    for score, gradient in zip(prior.score(params, scales).values(), gradients, strict=True):
+    for score, gradient in zip(prior.gradient(params, scales).values(), gradients, strict=True):
         torch.testing.assert_close(score, gradient)
 
 
@@ -104,12 +104,12 @@ def test_weight_decay_on_the_mean_loss_is_this_prior_on_the_summed_loss(generato
     weight_decay, num_data = 3e-4, 500
     weight = torch.randn(1, 7, generator=generator, dtype=torch.float64)
     prior = NormalPrior.from_weight_decay(weight_decay, num_data)
-    score = prior.score({"w": weight}, prior.scales({"w": (7,)}))["w"]
+    score = prior.gradient({"w": weight}, prior.scales({"w": (7,)}))["w"]
     torch.testing.assert_close(score, -num_data * weight_decay * weight)
 
 
 def test_the_laplace_prior_is_silent_at_zero():
-    assert LaplacePrior().score({"w": torch.zeros(1, 2)}, {"w": 1.0})["w"].tolist() == [[0, 0]]
+    assert LaplacePrior().gradient({"w": torch.zeros(1, 2)}, {"w": 1.0})["w"].tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize(("weight_decay", "num_data"), [(0.0, 10), (-1.0, 10), (0.1, 0)])

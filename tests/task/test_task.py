@@ -124,7 +124,7 @@ def test_bind_sees_whether_the_network_is_random(make, stochastic):
 
 
 def test_the_log_joint_of_a_flat_prior_is_the_log_likelihood():
-    task = be.Task(small_mlp, be.Categorical(), prior=None, num_data=10)
+    task = be.Task(small_mlp, be.Categorical(), prior=None, num_data=10).bind(48, table()[0])
     values = torch.tensor([-0.5, -1.0])
     assert task.log_joint(values, stacked_values(task)).tolist() == [-5.0, -10.0]
 

@@ -4,7 +4,7 @@ import torch
 import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.training import draws
-from bayesemble.training.draws import Draws, draws_at_once
+from bayesemble.training.draws import DrawnNetworks, draws_at_once
 from helpers import norm_mlp, quick_fit, small_mlp, table, with_dropout
 
 
@@ -14,8 +14,8 @@ def fitted(method, model=norm_mlp) -> be.Ensemble:
 
 def test_members_that_are_there_come_at_once():
     ensemble = fitted(be.DeepEnsemble(num_members=3))
-    found = Draws(ensemble.method, ensemble.state, None, 0)
-    assert not found.made
+    found = DrawnNetworks(ensemble.method, ensemble.state, None, 0)
+    assert not found.sampled
     assert [part.num_members for part in found] == [3]
     assert next(iter(found)).params["0.weight"] is ensemble.state.members.params["0.weight"]
 
@@ -25,8 +25,8 @@ def test_parts_are_the_same_networks_as_all_at_once(method, monkeypatch):
     """Whatever the budget: same draws, same prediction."""
     ensemble, x = fitted(method), table()[0]
     whole = ensemble.predict(x, num_draws=20)
-    monkeypatch.setattr(draws, "_MOST", 3)
-    parts = [part.num_members for part in ensemble.draws(20)]
+    monkeypatch.setattr(draws, "_DRAWS_AT_A_TIME", 3)
+    parts = [part.num_members for part in ensemble.networks(20)]
     assert parts == [3, 3, 3, 3, 3, 3, 2]
     few = ensemble.predict(x, num_draws=20)
     torch.testing.assert_close(few.member_probs, whole.member_probs)
@@ -35,8 +35,8 @@ def test_parts_are_the_same_networks_as_all_at_once(method, monkeypatch):
 
 
 def test_going_through_twice_gives_the_same(monkeypatch):
-    monkeypatch.setattr(draws, "_MOST", 4)
-    found = fitted(be.ECMP()).draws(10, seed=3)
+    monkeypatch.setattr(draws, "_DRAWS_AT_A_TIME", 4)
+    found = fitted(be.ECMP()).networks(10, seed=3)
     first, again = ([part.params["3.weight"] for part in found] for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
@@ -57,10 +57,10 @@ def test_large_networks_come_in_few_at_a_time():
 
 def test_dropout_differs_between_draws_and_between_batches_of_rows():
     ensemble = fitted(be.MCDropout(), lambda: with_dropout(small_mlp))
-    found = ensemble.draws(4)
-    first, second = found.dropout_seeds(0, 4), found.dropout_seeds(0, 4)
+    found = ensemble.networks(4)
+    first, second = found.dropout_seeds(0, 0, 4), found.dropout_seeds(1, 0, 4)
     assert len({*first, *second}) == 8
-    assert fitted(be.ECMP()).draws(4).dropout_seeds(0, 4) is None
+    assert fitted(be.ECMP()).networks(4).dropout_seeds(0, 0, 4) is None
 
 
 def test_no_draws_are_refused():
@@ -74,6 +74,6 @@ def test_no_draws_are_refused():
 def test_before_training_is_over_each_member_is_run_once(method):
     """Not once for every draw there will be: validation looks at the members themselves."""
     task = be.Task(norm_mlp, be.Categorical()).bind(48, table()[0])
-    found = Draws(method, method.init(task, 0), None, 0)
-    assert not found.made
+    found = DrawnNetworks(method, method.init(task, 0), None, 0)
+    assert not found.sampled
     assert [part.num_members for part in found] == [2]

@@ -106,12 +106,18 @@ def dump(value: Any) -> Any:
     raise SettingError(f"settings are saved as JSON, which cannot hold {value!r}; use numbers, texts or names")
 
 
-def parse(value: Any, classes: Iterable[type], nested: Iterable[type] = ()) -> Any:
-    """Turn the JSON of `dump` back into settings of one of the classes, whose fields may hold the nested ones."""
-    known = {cls.__name__: cls for cls in classes}
+def parse(value: Any, kind: type, nested: Iterable[type] = ()) -> Any:
+    """Turn the JSON of `dump` back into settings of a kind, whose fields may hold those of the nested kinds.
+
+    The class is found by its name among all that derive from the kind, also those that a user has defined.
+    """
+    known = {kind.__name__: kind} | _subclasses(kind)
     name = value.get("class") if isinstance(value, dict) else None
     if name not in known:
-        raise SettingError(f"settings of {', '.join(sorted(known))} were needed, got {value!r}")
+        raise SettingError(
+            f"settings of {', '.join(sorted(known))} were needed, got {value!r}; a class of your own has to be defined "
+            "or imported before it is loaded"
+        )
     fields = {key: _revived(item, nested) for key, item in value.items() if key != "class"}
     try:
         return known[name](**fields)
@@ -119,10 +125,28 @@ def parse(value: Any, classes: Iterable[type], nested: Iterable[type] = ()) -> A
         raise SettingError(f"settings of {name} do not fit this version: {error}") from error
 
 
+def _parse_nested(value: Any, kinds: Iterable[type]) -> Any:
+    for kind in kinds:
+        if value["class"] in {kind.__name__, *_subclasses(kind)}:
+            return parse(value, kind, kinds)
+    raise SettingError(f"settings hold {value['class']!r}, which is not known here")
+
+
+def _subclasses(kind: type) -> dict[str, type]:
+    """All classes that derive from one, by name; of two with the same name, the library's own, else the newer."""
+    found: dict[str, type] = {}
+    direct: list[type] = kind.__subclasses__()
+    for one in direct:
+        for name, cls in ({one.__name__: one} | _subclasses(one)).items():
+            if name not in found or not found[name].__module__.startswith("bayesemble."):
+                found[name] = cls
+    return found
+
+
 def _revived(value: Any, nested: Iterable[type]) -> Any:
     if isinstance(value, dict):
         plain = not isinstance(value.get("class"), str)
-        return {key: _revived(item, nested) for key, item in value.items()} if plain else parse(value, nested)
+        return {key: _revived(item, nested) for key, item in value.items()} if plain else _parse_nested(value, nested)
     return tuple(_revived(item, nested) for item in value) if isinstance(value, list) else value
 
 

@@ -121,7 +121,7 @@ class Schema:
     def from_json(cls, value: Any) -> Schema:
         """The schema back, with every field checked."""
         try:
-            return settings.parse(value, [cls], [Column])
+            return settings.parse(value, cls, [Column])
         except (TypeError, SettingError) as error:
             raise DataError(f"a damaged schema: {error}") from error
 

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from bayesemble.core.arrays import numbers
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.methods.along_training import kept_networks
 from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.training.ensemble import Ensemble
 
@@ -87,17 +86,16 @@ def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
         ensemble: Fitted with chains, as `HMC` has them.
         inputs: Rows to compare the functions on, as for `Ensemble.predict`.
     """
-    slots = ensemble.state.slots
-    counts = slots.get("sampling")
-    if counts is None and not slots.keys() >= set(kept_networks.SLOTS):
+    chains = ensemble.method.chains(ensemble.state)
+    if chains is None:
         raise SettingError(
             f"convergence compares chains of draws, as be.HMC and be.CyclicalSGMCMC make them; this is an ensemble of "
             f"{type(ensemble.method).__name__} without chains"
         )
-    members, num_chains = ensemble.draw(), ensemble.num_members
-    kept = members.num_members // num_chains if counts is None else int(counts["kept"])
+    kept, num_chains = chains.num_draws, ensemble.num_members
     if kept < _FEWEST_DRAWS:
         raise SettingError(f"convergence needs at least {_FEWEST_DRAWS} draws of each chain, got {kept}; train longer")
+    members = ensemble.draw()
     functions = _function_values(ensemble.predict(inputs)).unflatten(0, (num_chains, kept))
     weights = torch.cat([leaf.flatten(1) for leaf in members.params.values()], dim=1).unflatten(0, (num_chains, kept))
     found = {
@@ -106,10 +104,7 @@ def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
         "rhat_parameters": float(rhat(weights).max()),
         "ess_parameters": float(effective_sample_size(weights).min()),
     }
-    if counts is not None:
-        found["divergent"] = float(counts["divergent"].sum())
-        found["acceptance"] = float(counts["acceptance"].mean()) / float(counts["transitions"])
-    return found
+    return found | chains.facts
 
 
 def _function_values(predictive: Predictive) -> Tensor:

@@ -6,10 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from bayesemble.methods import Method, Patched
-from bayesemble.methods.base import Maker
-from bayesemble.methods.gradient import ParticleMethod
-from bayesemble.methods.implicit.patched import Implicit
+from bayesemble.methods import Method
 from bayesemble.task.task import Task
 from bayesemble.training.draws import draws_at_once
 
@@ -62,17 +59,16 @@ def count_parameters(task: Task, method: Method, inputs: Any = None) -> Paramete
         task = task.bind(len(inputs), inputs)
     everything = sum(parameter.numel() for parameter in task.module.parameters())
     trained, members = task.num_parameters, method.num_members
-    implicit = method.implicit(task) if isinstance(method, Patched) else Implicit(0, (), trained)
-    learned, size = members * (trained + implicit.extra), task.dtype.itemsize
-    moments = method.make_optimizer().num_moments if isinstance(method, ParticleMethod) else 0
-    each = size * (implicit.drawn if members == 1 else trained)
-    drawn = each * min(method.draws, draws_at_once(each)) if isinstance(method, Maker) else 0
+    extent = method.extent(task)
+    learned, size = members * (trained + extent.extra), task.dtype.itemsize
+    each = size * (extent.drawn if members == 1 else trained)
+    drawn = each * min(method.draws or 0, draws_at_once(each))
     total = everything - trained + learned
     return ParameterCount(
         network=everything,
         total=total,
         overhead=100 * (total / everything - 1),
-        ensemble_size=EnsembleSize(members, implicit.powers),
-        training_bytes=size * (total + learned * (1 + moments)),
+        ensemble_size=EnsembleSize(members, extent.powers),
+        training_bytes=size * (total + learned * (1 + method.num_moments)),
         prediction_bytes=size * total + drawn,
     )

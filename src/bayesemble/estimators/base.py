@@ -27,7 +27,6 @@ from bayesemble.training.ensemble import Ensemble
 
 _NESTED = "method__"
 _OWN = ("num_members", "learning_rate")  # settings of a method that are parameters of the estimator itself
-_ONLY_FOR_TRAINING = ("first_moment", "second_moment", "momentum", "steps", "velocity")  # slots
 
 
 class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
@@ -152,8 +151,8 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         settings = {name.removeprefix(_NESTED): value for name, value in self._settings.items()}
         for name in _OWN:
             require(name not in settings, f"{name} is a parameter of its own: say {name}, not {_NESTED}{name}")
-        maker = METHODS.get(self.method) if isinstance(self.method, str) else None
-        if self.num_members is not None and "num_members" not in getattr(maker, "keywords", {}):
+        entry = METHODS.get(self.method) if isinstance(self.method, str) else None
+        if self.num_members is not None and (entry is None or "num_members" not in entry.fixed):
             settings["num_members"] = self.num_members
         if self.learning_rate is not None:
             settings["learning_rate"] = self.learning_rate
@@ -164,7 +163,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
 def _in_double(ensemble: Ensemble) -> Ensemble:
     """The ensemble in double precision, so that a row's prediction does not depend on the rows beside it."""
     task, state = ensemble.task, ensemble.state
-    slots = {name: leaves for name, leaves in state.slots.items() if name not in _ONLY_FOR_TRAINING}
+    slots = {name: leaves for name, leaves in state.slots.items() if name not in ensemble.method.training_slots}
     state = State(state.members, slots).map(lambda _, leaf: leaf.double() if leaf.is_floating_point() else leaf)
     assert isinstance(task.example, torch.Tensor)
     task = replace(task, model=partial(_double, task.model), example=task.example.double())

@@ -22,9 +22,7 @@ from bayesemble.core.arrays import NumpyArray
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import setting, validate
 from bayesemble.methods import Method, make_method, method_class
-from bayesemble.methods.along_training import kept_networks, running_moments
-from bayesemble.methods.base import drawn_slots, full_batch, keeps_dropout
-from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.methods.gradient import GradientMethod
 from bayesemble.metrics import fit_spread
 from bayesemble.models.table_networks import EMBEDDINGS, quantile_edges, tabular
 from bayesemble.task.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
@@ -83,7 +81,7 @@ class Recipe:
             "depth": self.depth,
             "embedding": self.embedding if numbers.shape[1] else "none",
             "edges": edges,
-            "dropout": self.dropout or (_DROPOUT if keeps_dropout(method) else 0.0),
+            "dropout": self.dropout or (_DROPOUT if method.keeps_dropout else 0.0),
         }
 
     def real_likelihood(self) -> Likelihood:
@@ -129,7 +127,7 @@ def own_defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
     If the method gathers networks along training, or trains its members in turn, the rate does not fall, and is 0.001.
     """
-    if not issubclass(method_class(name), ParticleMethod):
+    if not issubclass(method_class(name), GradientMethod):
         return {}
     if can_stop_early(make_method(name, **settings)):
         return {"learning_rate": _FALLING_RATE, "schedule": "cosine"}
@@ -138,8 +136,7 @@ def own_defaults(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def can_stop_early(method: Method) -> bool:
     """Whether a run may end before its last epoch: not if networks are gathered along it, or members come in turn."""
-    gathers = {*running_moments.SLOTS, *kept_networks.SLOTS} & set(drawn_slots(method))
-    return not (gathers or full_batch(method) or getattr(method, "sequential", False))
+    return not method.needs_every_epoch
 
 
 def train(
@@ -170,7 +167,7 @@ def train(
     """
     rows = int((~held_out).sum())
     batch_size = recipe.batch_size
-    if batch_size is None and not full_batch(method):
+    if batch_size is None and not method.full_batch:
         batch_size = 2 ** round(math.log2(min(max(rows / 16, 16), 256)))
     steps = math.ceil(rows / min(batch_size or rows, rows))
     epochs = min(max(_STEPS // steps, 20), 200) if recipe.epochs is None else recipe.epochs

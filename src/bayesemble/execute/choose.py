@@ -12,15 +12,15 @@ from torch import Tensor, nn
 
 from bayesemble.core.errors import ExecutionError, SettingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.types import Batch, Inputs, map_tensors
+from bayesemble.core.types import Batch, Inputs, MemberFunction, map_tensors
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
 
-EXECUTORS: tuple[type[Executor], ...] = (Loop, Vmap)
+EXECUTORS: dict[str, type[Executor]] = {"loop": Loop, "vmap": Vmap}
 
 _ROUNDS = 20  # how often each candidate is timed, at most
 _ENOUGH_SECONDS = 2.0  # after so long, two rounds will do
@@ -40,7 +40,7 @@ class Choice:
     reason: str
 
 
-def choose(wish: str | Executor, task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice:
+def choose(wish: str | Executor, task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> Choice:
     """Settle on an executor: the one asked for, or under "auto" the one whose steps are quickest."""
     executor = wished(wish)
     if executor is None:
@@ -56,14 +56,15 @@ def wished(wish: str | Executor) -> Executor | None:
     """The executor that was asked for, or None if it is to be chosen."""
     if wish == "auto":
         return None
-    named: dict[str, Executor] = {"loop": Loop(), "vmap": Vmap()}
-    executor = named.get(wish) if isinstance(wish, str) else wish
-    if not isinstance(executor, EXECUTORS):
-        raise SettingError(f'executor is "auto", "loop", "vmap" or an object such as be.Vmap(chunk=4), not {wish!r}')
-    return executor
+    if isinstance(wish, str) and wish in EXECUTORS:
+        return EXECUTORS[wish]()
+    if not isinstance(wish, Executor):
+        names = ", ".join(f'"{name}"' for name in ("auto", *EXECUTORS))
+        raise SettingError(f"executor is {names} or an object such as be.Vmap(chunk=4), not {wish!r}")
+    return wish
 
 
-def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
+def vmap_obstacle(task: BoundTask, members: Members, batch: Batch) -> str | None:
     """Say why vmap cannot run this network, naming the layer, or None: tried on a few rows against the loop."""
     if task.mixed:  # which network to run is a member's data, and under vmap code cannot depend on that
         return "vmap cannot run members of different architectures together"
@@ -100,7 +101,9 @@ def vmap_obstacle(task: Task, members: Members, batch: Batch) -> str | None:
     return "vmap gives other numbers than the loop for this network" + (cause if task.stochastic else "")
 
 
-def for_draws(executor: Executor, task: Task, members: Members, inputs: Inputs) -> Executor:
+def for_draws(
+    executor: Executor, task: BoundTask, function: MemberFunction, members: Members, inputs: Inputs
+) -> Executor:
     """How to run networks drawn from one that was trained alone: vectorised, if it has no convolutions and vmap can.
 
     Leaves that all draws share then meet the inputs once for all of them.
@@ -112,7 +115,7 @@ def for_draws(executor: Executor, task: Task, members: Members, inputs: Inputs) 
     rows = map_tensors(lambda leaf: leaf[:4], inputs)
 
     def run(one: Executor) -> Tensor:
-        return one.outputs(lambda params, buffers, x, _: task.forward(params, buffers, x), few, rows, False)
+        return one.outputs(function, few, rows, False, list(range(few.num_members)))
 
     try:
         return vectorised if _close(run(executor), run(vectorised)) else executor
@@ -120,7 +123,7 @@ def for_draws(executor: Executor, task: Task, members: Members, inputs: Inputs) 
         return executor
 
 
-def _fastest(task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice:
+def _fastest(task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> Choice:
     obstacle = vmap_obstacle(task, state.members, batch) if state.members.num_members > 1 else "one member"
     candidates: list[Executor] = [Loop()]
     if any(isinstance(layer, nn.Conv2d) for layer in task.module.modules()):
@@ -136,22 +139,10 @@ def _fastest(task: Task, state: State, batch: Batch, stepper: Stepper) -> Choice
     if seconds[best] < _SMALL_STEP and torch.get_num_threads() > 1:
         seconds |= _time([best, replace(best, threads=1)], stepper)  # type: ignore[type-var]
         best = min(seconds, key=seconds.__getitem__)
-    timings = ", ".join(f"{describe(executor)} {1000 * took:.3g} ms" for executor, took in seconds.items())
+    timings = ", ".join(f"{executor} {1000 * took:.3g} ms" for executor, took in seconds.items())
     reason = f"{timings} a step" + (f"; {obstacle}" if obstacle and state.members.num_members > 1 else "")
-    logger.info("executor: %s (%s)", describe(best), reason)
+    logger.info("executor: %s (%s)", best, reason)
     return Choice(best, reason)
-
-
-def describe(executor: Executor) -> str:
-    """An executor in words."""
-    words = [type(executor).__name__.lower()]
-    if getattr(executor, "channels_last", False):
-        words.append("channels-last")
-    if getattr(executor, "chunk", None):
-        words.append(f"by {executor.chunk}")  # type: ignore[attr-defined]
-    if executor.threads:
-        words.append(f"on {executor.threads} thread" + ("s" if executor.threads > 1 else ""))
-    return " ".join(words)
 
 
 def _time(executors: list[Executor], stepper: Stepper) -> dict[Executor, float]:

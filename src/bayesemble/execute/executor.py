@@ -1,8 +1,8 @@
 """What every executor offers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,18 +11,30 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Runs a function of one member for all members. All executors give the same numbers."""
 
-    @property
-    def threads(self) -> int | None:
-        """Number of torch threads; None leaves it as it is."""
-        ...
+    threads: int | None
+    """Number of torch threads; None leaves it as it is."""
 
+    def __str__(self) -> str:
+        threads = [f"on {self.threads} thread" + ("s" if self.threads > 1 else "")] if self.threads else []
+        return " ".join([type(self).__name__.lower(), *self.details(), *threads])
+
+    def details(self) -> list[str]:
+        """What sets this executor apart from others of its class, in words."""
+        return []
+
+    @property
+    @abstractmethod
+    def runs_few_members(self) -> bool:
+        """Whether only a few members are worked on at a time, so that the others may lie on disk."""
+
+    @abstractmethod
     def arrange(self, state: State) -> State:
         """Lay everything out in memory as this executor likes it."""
-        ...
 
+    @abstractmethod
     def gradients(
         self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
     ) -> tuple[Tensor, Leaves]:
@@ -30,8 +42,8 @@ class Executor(Protocol):
 
         What is random inside a member derives from its seed. A shared leaf gets the sum over members.
         """
-        ...
 
+    @abstractmethod
     def coupled_gradients(
         self,
         function: OutputFunction,
@@ -45,8 +57,8 @@ class Executor(Protocol):
         `function` gives the outputs of one member, `couple` the number from all of them, stacked `(member, ...)`.
         The activations of all members are kept until the number is known.
         """
-        ...
 
+    @abstractmethod
     def outputs(
         self,
         function: MemberFunction,
@@ -56,7 +68,6 @@ class Executor(Protocol):
         seeds: Sequence[int] | None = None,
     ) -> Tensor:
         """Values of a function, stacked: `(member, ...)`. No gradients are kept."""
-        ...
 
 
 @contextmanager

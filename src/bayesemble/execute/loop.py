@@ -12,11 +12,11 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.seeds import scoped, seed_torch
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
-from bayesemble.execute.executor import gradient_leaves, slopes
+from bayesemble.execute.executor import Executor, gradient_leaves, slopes
 
 
 @dataclass(frozen=True)
-class Loop:
+class Loop(Executor):
     """Run members one by one; only one member's activations are in memory at a time."""
 
     channels_last: bool = setting(False, "keep images and kernels in channels-last order, faster for convolutions")
@@ -24,6 +24,15 @@ class Loop:
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def details(self) -> list[str]:
+        """Its order in memory."""
+        return ["channels-last"] if self.channels_last else []
+
+    @property
+    def runs_few_members(self) -> bool:
+        """One at a time; kernels in channels-last order would be copies of what lies on disk."""
+        return not self.channels_last
 
     def arrange(self, state: State) -> State:
         """Put the kernels of each member into channels-last order, if asked for."""

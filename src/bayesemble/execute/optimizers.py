@@ -19,6 +19,7 @@ from bayesemble.core.types import Leaves
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 _MOMENTS = ("first_moment", "second_moment", "momentum")
+OPTIMIZER_SLOTS = (*_MOMENTS, "steps")
 _BLOCK = 1 << 17  # coordinates that are summed in single precision
 
 

@@ -1,14 +1,23 @@
 """Learning-rate schedules: pure functions of the share of training that is done, in [0, 1)."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from bayesemble.core.settings import require, setting, validate
 
 
+class Schedule(ABC):
+    """A function of the share of training that is done; one of your own derives from this class."""
+
+    @abstractmethod
+    def __call__(self, progress: float) -> float:
+        """Give the factor on the learning rate."""
+
+
 @dataclass(frozen=True)
-class Constant:
+class Constant(Schedule):
     """The same rate throughout."""
 
     def __call__(self, progress: float) -> float:
@@ -17,7 +26,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(Schedule):
     """Half a cosine from 1 to `floor`, after a linear warm-up.
 
     factor = floor + (1 - floor) * (1 + cos(pi t)) / 2
@@ -40,7 +49,7 @@ class Cosine:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Schedule):
     """The rate is multiplied by `factor` at each of the given shares of training."""
 
     at: tuple[float, ...] = setting((0.5, 0.75), "shares of training at which the rate drops", within="(0, 1)")
@@ -55,7 +64,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Cyclical:
+class Cyclical(Schedule):
     """A cosine from 1 to 0, started anew `cycles` times.
 
     factor = (1 + cos(pi * (cycles * t mod 1))) / 2
@@ -73,9 +82,10 @@ class Cyclical:
         return (1 + math.cos(math.pi * ((self.cycles * progress) % 1.0))) / 2
 
 
-Schedule = Callable[[float], float]
+ScheduleLike = str | Schedule | Callable[[float], float]
+"""A schedule, its name, or a function of the share that is done."""
 
-SCHEDULES: dict[str, type[Constant | Cosine | Step | Cyclical]] = {
+SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
     "cosine": Cosine,
     "step": Step,
@@ -83,7 +93,7 @@ SCHEDULES: dict[str, type[Constant | Cosine | Step | Cyclical]] = {
 }
 
 
-def resolve(schedule: str | Schedule) -> Schedule:
+def resolve(schedule: ScheduleLike) -> Callable[[float], float]:
     """Turn the name of a schedule into the schedule with its default settings."""
     if not isinstance(schedule, str):
         return schedule

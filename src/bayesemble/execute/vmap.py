@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,12 +12,12 @@ from bayesemble.core import offload
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
-from bayesemble.execute.executor import gradient_leaves, slopes
+from bayesemble.execute.executor import Executor, gradient_leaves, slopes
 from bayesemble.execute.randomness import per_member as random_per_member
 
 
 @dataclass(frozen=True)
-class Vmap:
+class Vmap(Executor):
     """Run members vectorised over the member axis."""
 
     chunk: int | None = setting(None, "members at a time, the lever on memory; None takes all at once", least=1)
@@ -24,6 +25,15 @@ class Vmap:
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def details(self) -> list[str]:
+        """How many members are run at a time."""
+        return [f"by {self.chunk}"] if self.chunk else []
+
+    @property
+    def runs_few_members(self) -> bool:
+        """A chunk at a time, if there are chunks."""
+        return self.chunk is not None
 
     def arrange(self, state: State) -> State:
         """Vectorised members lie one behind the other."""
@@ -97,13 +107,20 @@ class Vmap:
 
 
 def _vectorised(function: Callable[..., Any], members: Members, batch: Batch, random: bool) -> Callable[..., Any]:
+    """The function over all members; their number is one more argument, as all leaves and rows may be shared."""
     axes = (
+        0,
         members.axes(members.params),
         members.axes(members.buffers),
         0 if batch.inputs_per_member else None,
         0 if batch.targets_per_member else None,
     )
-    return torch.vmap(function, in_dims=axes, randomness="different" if random else "error")
+
+    def numbered(_: Tensor, *arguments: Any) -> Any:
+        return function(*arguments)
+
+    mapped = torch.vmap(numbered, in_dims=axes, randomness="different" if random else "error")
+    return partial(mapped, torch.arange(members.num_members))
 
 
 def _rows_of(batch: Batch, start: int, stop: int) -> Batch:

@@ -1,94 +1,141 @@
-"""What every method offers: a frozen dataclass of settings with three functions."""
+"""What every method is: a frozen dataclass of settings with a few functions, most of which have a default."""
 
-from typing import Protocol, runtime_checkable
+from __future__ import annotations
 
-import torch
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
 from torch import Tensor
 
 from bayesemble.core.members import Members, State
+from bayesemble.core.settings import validate
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, TrainingData
 from bayesemble.execute.executor import Executor
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask, Task
 
 
-@runtime_checkable
-class Method(Protocol):
-    """A way to place members. Only settings live here; state goes in and comes out."""
+@dataclass(frozen=True)
+class Context:
+    """What a step happens in: what is inferred, how members are run, and where the run stands."""
+
+    task: BoundTask
+    executor: Executor
+    clock: Clock
+
+    def random_seeds(self, members: Members) -> list[int] | None:
+        """Seeds for what is random inside each member at this step, such as dropout masks; None if nothing is."""
+        return self.clock.member_seeds(members.num_members) if self.task.stochastic else None
+
+
+class Extent(NamedTuple):
+    """What a member amounts to, beside a plain network."""
+
+    extra: int
+    """Parameters that it has beside those of the network."""
+    powers: tuple[tuple[int, int], ...]
+    """Bases and exponents whose product is the number of networks it stands for."""
+    drawn: int
+    """Numbers that a draw replaces."""
+
+
+class Chains(NamedTuple):
+    """What a sampler kept, chain by chain."""
+
+    num_draws: int
+    """Networks kept of each chain; `networks` gives them chain after chain."""
+    facts: dict[str, float]
+    """What else is known of the sampling, such as how many trajectories diverged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """A way to place members. Only settings live here; state goes in and comes out.
+
+    A method must say how members start (`init`) and move (`step`). All else has a default, which a method overrides
+    where it differs; nothing elsewhere asks which method it is.
+    """
+
+    num_members: int
+
+    full_batch: ClassVar[bool] = False
+    """Whether every step needs all rows."""
+    keeps_dropout: ClassVar[bool] = False
+    """Whether the network's own dropout layers act in prediction too."""
+    drawn_slots: ClassVar[tuple[str, ...]] = ()
+    """Slots `(member, ...)` that networks are drawn from, beside the members."""
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @abstractmethod
+    def init(self, task: BoundTask, seed: int) -> State:
+        """Make the state that the first step starts from."""
+
+    @abstractmethod
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
+        """Use one batch. The tensors of the state may be changed in place; use only what is returned.
+
+        The info has a number for each member, `loss` at least. A step that takes another number of gradients than
+        `gradients_per_step` says how many, under `gradients`.
+        """
+
+    def finish(self, state: State, data: TrainingData, context: Context) -> State:
+        """Complete the state once training is over; `data()` goes through the training rows once, in batches."""
+        return state
+
+    def networks(self, state: State) -> Members:
+        """The networks that a state holds, to average over."""
+        return state.members
 
     @property
-    def num_members(self) -> int:
-        """Number of independently started members."""
-        ...
+    def draws(self) -> int | None:
+        """How many networks a prediction draws unless told otherwise; None for a method that only has `networks`."""
+        return None
 
-    def init(self, task: Task, seed: int) -> State:
-        """Make the state that the first step starts from."""
-        ...
+    def can_draw(self, state: State) -> bool:
+        """Whether networks can be drawn from this state, which may have to be finished first."""
+        return self.draws is not None
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
-        """Use one batch. The tensors of the state may be changed in place; use only what is returned."""
-        ...
+    def draw(self, state: State, numbers: range, seed: int) -> Members:
+        """Draw networks by number, of a state from which this can be done.
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """Networks to average over: as many as wished, or (None) as many as suit the method."""
-        ...
+        Each depends on seed and number alone, and comes from each member in turn.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has a number of draws, but no way to draw")
+
+    def member_outputs(self, state: State, task: BoundTask, params: Leaves, buffers: Leaves, inputs: Inputs) -> Tensor:
+        """Outputs of one network in prediction, `(row, ...)`."""
+        return task.forward(params, buffers, inputs, dropout=self.keeps_dropout)
 
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """The rows each member trains on, `(member, row)`, or None if all train on all."""
-        ...
+        return None
 
+    def chains(self, state: State) -> Chains | None:
+        """What was kept of each chain, if members are chains of a sampler."""
+        return None
 
-def full_batch(method: Method) -> bool:
-    """Whether every step needs all rows: a method with the property `full_batch` says so, all others take batches."""
-    return bool(getattr(method, "full_batch", False))
-
-
-@runtime_checkable
-class Maker(Method, Protocol):
-    """A method that makes networks at will, beyond the members that it trains."""
+    def extent(self, task: Task) -> Extent:
+        """What a member has beside a plain network."""
+        return Extent(0, (), task.num_parameters)
 
     @property
-    def draws(self) -> int:
-        """How many networks a prediction averages over, unless told otherwise."""
-        ...
+    def num_moments(self) -> int:
+        """How many numbers training keeps beside each parameter."""
+        return 0
 
-    def make(self, state: State, numbers: range, seed: int) -> Members:
-        """Make networks by their numbers. Each depends on seed and number alone, and comes from each member in turn."""
-        ...
+    @property
+    def needs_every_epoch(self) -> bool:
+        """Whether training must go on to its end: networks are gathered along it, or members come in turn."""
+        return self.full_batch
 
+    @property
+    def gradients_per_step(self) -> int:
+        """Gradients of one network on one batch that a step takes; of steps that vary, the least."""
+        return self.num_members
 
-def maker(method: Method, state: State) -> Maker | None:
-    """The method, if it can make networks from this state.
-
-    One that has to finish training first names the slot that is there from then on, `made_from`; until then its
-    members are all it has.
-    """
-    slot = getattr(method, "made_from", None)
-    return method if isinstance(method, Maker) and (slot is None or slot in state.slots) else None
-
-
-@runtime_checkable
-class Finisher(Method, Protocol):
-    """A method that has something to do once training is over: curvature, batch-norm statistics, a subspace."""
-
-    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
-        """Complete the state; `data()` goes through the training rows once, in batches."""
-        ...
-
-
-@runtime_checkable
-class Reader(Method, Protocol):
-    """A method that runs the networks it draws in its own way, such as made linear around a member."""
-
-    def member_outputs(self, state: State, task: Task, params: Leaves, buffers: Leaves, inputs: Inputs) -> Tensor:
-        """Outputs of one network, `(row, ...)`."""
-        ...
-
-
-def drawn_slots(method: Method) -> tuple[str, ...]:
-    """Slots `(member, ...)` that draws are made from, beside the members: a method with `drawn_slots` names them."""
-    return getattr(method, "drawn_slots", ())
-
-
-def keeps_dropout(method: Method) -> bool:
-    """Whether dropout layers act in prediction too: a method with `keeps_dropout` says so."""
-    return bool(getattr(method, "keeps_dropout", False))
+    @property
+    def training_slots(self) -> tuple[str, ...]:
+        """Slots that only training needs, such as the moments of an optimiser."""
+        return ()

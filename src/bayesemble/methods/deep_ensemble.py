@@ -11,29 +11,17 @@ deep ensembles".
 
 from dataclasses import dataclass
 
-import torch
-
-from bayesemble.core.members import Members, State
-from bayesemble.core.types import Batch, Clock, Info
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
-from bayesemble.methods.gradient import ParticleMethod
-from bayesemble.task.task import Task
+from bayesemble.core.members import State
+from bayesemble.core.types import Batch, Info
+from bayesemble.methods.base import Context
+from bayesemble.methods.gradient import GradientMethod
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepEnsemble(ParticleMethod):
+class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
-    def init(self, task: Task, seed: int) -> State:
-        """Start the members."""
-        return gradient.init(self, task, seed)
-
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""
-        scores, info = gradient.scores(self, state, batch, task, executor, clock)
-        return gradient.ascend(self, state, scores, task, clock), info
-
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """The members, or a sample of them."""
-        return gradient.draw(state, num, generator)
+        gradients, info = self.uphill(state, batch, context)
+        return self.ascend(state, gradients, context), info

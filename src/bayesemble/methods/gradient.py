@@ -1,6 +1,6 @@
-"""The driving step that all gradient methods share: where the log posterior pulls each member, and how it moves.
+"""What all gradient methods share: where the log posterior pulls each member, and how it moves.
 
-A method's step reads: `scores` (the gradient of the log joint of each member), whatever the method adds to it, and
+A method's step reads: `uphill` (the gradient of the log joint of each member), whatever the method adds to it, and
 `ascend` (one fused optimiser step along the result).
 """
 
@@ -13,23 +13,23 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import setting, validate
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
-from bayesemble.execute.executor import Executor
-from bayesemble.execute.optimizers import OPTIMIZERS, Optimizer, clip_per_member
-from bayesemble.execute.schedules import SCHEDULES, Schedule, resolve
+from bayesemble.core.settings import setting
+from bayesemble.core.types import Batch, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
+from bayesemble.execute.optimizers import OPTIMIZER_SLOTS, OPTIMIZERS, Optimizer, clip_per_member
+from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
+from bayesemble.methods.base import Context, Method
 from bayesemble.task.priors import NormalPrior
-from bayesemble.task.task import OF_LIKELIHOOD, Task
+from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParticleMethod:
+class GradientMethod(Method):
     """Settings that every gradient method has."""
 
     num_members: int = setting(5, "number of independently started members", least=1)
     learning_rate: float = setting(1e-3, "step size, before the schedule", above=0)
     optimizer: str = setting("adam", "rule that makes steps of gradients", choices=OPTIMIZERS)
-    schedule: str | Schedule = setting("constant", "how the learning rate goes along training", choices=SCHEDULES)
+    schedule: ScheduleLike = setting("constant", "how the learning rate goes along training", choices=SCHEDULES)
     momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam", within="[0, 1)")
     weight_decay: float = setting(
         0.0, "decay of the optimiser, only for a task without prior, which says the same", least=0
@@ -40,9 +40,6 @@ class ParticleMethod:
     bootstrap: bool = setting(False, "train each member on its own resample of the rows")
     anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
     adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off", least=0)
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def make_optimizer(self) -> Optimizer:
         """The optimiser that the settings describe."""
@@ -62,64 +59,64 @@ class ParticleMethod:
             ]
         )
 
+    @property
+    def gradients_per_step(self) -> int:
+        """One gradient of each member; adversarial training takes one more, in the inputs."""
+        return self.num_members * (2 if self.adversarial else 1)
 
-def init(method: ParticleMethod, task: Task, seed: int) -> State:
-    """Start the members independently, with an optimiser at rest."""
-    if method.weight_decay and task.prior is not None:
-        raise SettingError(
-            f"weight_decay={method.weight_decay} and the prior {task.prior} would both shrink the weights; "
-            "use Task(..., prior=None), or weight_decay=0 with NormalPrior.from_weight_decay(...)"
-        )
-    members = task.new_members(method.num_members, seed)
-    slots = dict(method.make_optimizer().init(members.params))
-    if method.anchored:
-        slots |= _anchors(method, task, seed)
-    return State(members, slots)
+    @property
+    def num_moments(self) -> int:
+        """Those of the optimiser."""
+        return self.make_optimizer().num_moments
 
+    @property
+    def training_slots(self) -> tuple[str, ...]:
+        """The moments of the optimiser."""
+        return OPTIMIZER_SLOTS
 
-def scores(
-    method: ParticleMethod, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
-) -> tuple[Leaves, Info]:
-    """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
-    if method.anchored:
-        batch = _with_target_noise(batch, state.slots.get("target_noise"))
-    values, gradients = slopes(method, state.members, batch, task, executor, clock)
-    return task.score(gradients, state.members.params, center=state.slots.get("anchor")), {"loss": -values}
+    def init(self, task: BoundTask, seed: int) -> State:
+        """Start the members independently, with an optimiser at rest."""
+        members = self.new_members(task, seed)
+        slots = dict(self.make_optimizer().init(members.params))
+        if self.anchored:
+            slots |= _anchors(self, task, seed)
+        return State(members, slots)
 
+    def new_members(self, task: BoundTask, seed: int) -> Members:
+        """Members that start independently, after a look at what would shrink their weights."""
+        if self.weight_decay and task.prior is not None:
+            raise SettingError(
+                f"weight_decay={self.weight_decay} and the prior {task.prior} would both shrink the weights; "
+                "use Task(..., prior=None), or weight_decay=0 with NormalPrior.from_weight_decay(...)"
+            )
+        return task.new_members(self.num_members, seed)
 
-def slopes(
-    method: ParticleMethod, members: Members, batch: Batch, task: Task, executor: Executor, clock: Clock
-) -> tuple[Tensor, Leaves]:
-    """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
-    own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
-    function = _adversarial(task, method.adversarial) if method.adversarial else task.mean_log_likelihood
-    return executor.gradients(function, members, batch, own_seeds)
+    def uphill(self, state: State, batch: Batch, context: Context) -> tuple[Leaves, Info]:
+        """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
+        if self.anchored:
+            batch = _with_target_noise(batch, state.slots.get("target_noise"))
+        values, gradients = self.likelihood_gradients(state.members, batch, context)
+        center = state.slots.get("anchor")
+        return context.task.log_joint_gradient(gradients, state.members.params, center), {"loss": -values}
 
+    def likelihood_gradients(self, members: Members, batch: Batch, context: Context) -> tuple[Tensor, Leaves]:
+        """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
+        task = context.task
+        function = _adversarial(task, self.adversarial) if self.adversarial else task.mean_log_likelihood
+        return context.executor.gradients(function, members, batch, context.random_seeds(members))
 
-def ascend(
-    method: ParticleMethod, state: State, direction: Leaves, task: Task, clock: Clock, factor: float | None = None
-) -> State:
-    """Move all members one optimiser step along a direction on the scale of the log joint.
+    def ascend(self, state: State, direction: Leaves, context: Context, factor: float | None = None) -> State:
+        """Move all members one optimiser step along a direction on the scale of the log joint.
 
-    The direction is divided by the number of rows first, so that learning rates mean what they do for a mean loss.
-    `factor` on the learning rate stands in for that of the schedule.
-    """
-    assert task.num_data is not None
-    downhill = {name: leaf.div_(-task.num_data) for name, leaf in direction.items()}
-    if method.clip is not None:
-        clip_per_member(downhill, method.clip, state.members.shared)
-    rate = method.learning_rate * (resolve(method.schedule)(clock.progress) if factor is None else factor)
-    method.make_optimizer().update(state.members.params, downhill, state.slots, rate)
-    return state
-
-
-def draw(state: State, num: int | None, generator: torch.Generator) -> Members:
-    """All members, or `num` of them drawn by their weights, with replacement."""
-    if num is None:
-        return state.members
-    return state.members.take(
-        torch.multinomial(state.members.weights.double(), num, replacement=True, generator=generator)
-    )
+        The direction is divided by the number of rows first, so that learning rates mean what they do for a mean loss.
+        `factor` on the learning rate stands in for that of the schedule.
+        """
+        downhill = {name: leaf.div_(-context.task.num_data) for name, leaf in direction.items()}
+        if self.clip is not None:
+            clip_per_member(downhill, self.clip, state.members.shared)
+        rate = self.learning_rate * (resolve(self.schedule)(context.clock.progress) if factor is None else factor)
+        self.make_optimizer().update(state.members.params, downhill, state.slots, rate)
+        return state
 
 
 def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Members:
@@ -138,7 +135,7 @@ def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Memb
     return Members(spread(members.params), spread(members.buffers), weights, shared)
 
 
-def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]:
+def _anchors(method: GradientMethod, task: BoundTask, seed: int) -> dict[str, Leaves]:
     """Randomise-then-optimise: what each member's prior mean and targets are shifted by.
 
     A member that minimises |y + e - f|^2 / (2 s^2) + |w - a|^2 / (2 std^2), with a ~ prior and e ~ Normal(0, s^2),
@@ -151,8 +148,6 @@ def _anchors(method: ParticleMethod, task: Task, seed: int) -> dict[str, Leaves]
         raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
     if task.mixed:
         raise SettingError("anchored=True needs one architecture for all members, the task has several")
-    assert task.num_rows is not None
-    assert task.output_shape is not None
     spread = task.temperature**0.5
 
     def generators(name: str) -> list[torch.Generator]:
@@ -180,7 +175,7 @@ def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
 
 
 def observe(
-    task: Task, adversarial: float, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor
+    task: BoundTask, adversarial: float, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor
 ) -> Outputs:
     """Outputs of one member in training: on the batch and, if asked for, on adversarial versions of it.
 
@@ -203,7 +198,7 @@ def observe(
     return {"outputs": outputs, "adversarial": task.forward(params, buffers, moved, training=True)}
 
 
-def _adversarial(task: Task, size: float) -> MemberFunction:
+def _adversarial(task: BoundTask, size: float) -> MemberFunction:
     """The mean of the clean and the adversarial log likelihood."""
 
     def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:

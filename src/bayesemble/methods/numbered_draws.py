@@ -15,9 +15,8 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.types import TrainingData
-from bayesemble.execute.executor import Executor
+from bayesemble.methods.base import Context
 from bayesemble.methods.geometry import batch_norm
-from bayesemble.task.task import Task
 
 ROOTS, BUFFERS = "draw_roots", "draw_buffers"  # slots, (member,) and (member, draw, ...)
 SLOTS = (ROOTS, BUFFERS)
@@ -32,12 +31,11 @@ def generators(numbers: range, roots: list[int]) -> list[torch.Generator]:
     return [seeds.generator(roots[number % len(roots)], number // len(roots)) for number in numbers]
 
 
-def measure(
-    state: State, task: Task, networks: Networks, draws: int, data: TrainingData, executor: Executor, seed: int
-) -> State:
-    """Fix the roots and, if there is batch norm, measure statistics for so many networks."""
-    members, names = state.members.num_members, batch_norm.norm_buffers(task.module)
-    roots = [seeds.child(seed, "member", place, "draws") for place in range(members)]
+def measure(state: State, networks: Networks, draws: int, data: TrainingData, context: Context) -> State:
+    """Fix the roots and, if there is batch norm, measure the statistics of this many draws."""
+    task, members = context.task, state.members.num_members
+    names = batch_norm.norm_buffers(task.module)
+    roots = [seeds.child(context.clock.seed, "member", index, "draws") for index in range(members)]
     state = replace(state, slots=state.slots | {ROOTS: {"roots": torch.tensor(roots)}})
     if not names:
         return state
@@ -45,13 +43,13 @@ def measure(
     together = max(_TOGETHER // members, 1) * members  # whole turns of all members, whose data may be their own
     for begin in range(0, each * members, together):
         numbers = range(begin, min(begin + together, each * members))
-        parts.append(batch_norm.remeasured(task, networks(state, numbers, roots), data, executor))
+        parts.append(batch_norm.remeasured(task, networks(state, numbers, roots), data, context.executor))
     whole = {name: torch.cat([part.buffers[name] for part in parts]) for name in names}
     own = {name: leaf.unflatten(0, (each, members)).transpose(0, 1).contiguous() for name, leaf in whole.items()}
     return replace(state, slots=state.slots | {BUFFERS: own})
 
 
-def make(state: State, numbers: range, seed: int, networks: Networks) -> Members:
+def draw(state: State, numbers: range, seed: int, networks: Networks) -> Members:
     """Networks by number; those whose statistics were measured, if they were."""
     members, buffers = state.members.num_members, state.slots.get(BUFFERS)
     if buffers is None:

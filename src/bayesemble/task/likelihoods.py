@@ -265,16 +265,6 @@ class Poisson(Likelihood):
         return PoissonPredictive(weights, _drop_single_output(outputs).exp())
 
 
-LIKELIHOODS: tuple[type[Likelihood], ...] = (
-    Categorical,
-    Bernoulli,
-    Gaussian,
-    HeteroscedasticGaussian,
-    HeteroscedasticStudent,
-    Poisson,
-)
-
-
 def _normal_log_prob(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
     return -((targets.to(mean.dtype) - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
 

@@ -34,7 +34,7 @@ class Prior(ABC):
         """Log density of stacked leaves `(member, ...)`, normalising constant included: `(member,)`."""
 
     @abstractmethod
-    def score(self, params: Leaves, scales: dict[str, float]) -> Leaves:
+    def gradient(self, params: Leaves, scales: dict[str, float]) -> Leaves:
         """Gradient of `log_prob` with respect to the leaves."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class NormalPrior(Prior):
             terms.append(-leaf.reshape(len(leaf), -1).square().sum(1) / (2 * scales[name] ** 2) - constant)
         return torch.stack(terms).sum(0)
 
-    def score(self, params: Leaves, scales: dict[str, float]) -> Leaves:
+    def gradient(self, params: Leaves, scales: dict[str, float]) -> Leaves:
         """-w / std^2."""
         return {name: leaf / -(scales[name] ** 2) for name, leaf in params.items()}
 
@@ -115,7 +115,7 @@ class LaplacePrior(Prior):
             terms.append(-leaf.reshape(len(leaf), -1).abs().sum(1) / scales[name] - constant)
         return torch.stack(terms).sum(0)
 
-    def score(self, params: Leaves, scales: dict[str, float]) -> Leaves:
+    def gradient(self, params: Leaves, scales: dict[str, float]) -> Leaves:
         """-sign(w) / scale."""
         return {name: leaf.sign() / -scales[name] for name, leaf in params.items()}
 
@@ -130,6 +130,3 @@ class LaplacePrior(Prior):
 
     def _scale(self) -> Scale:
         return self.scale
-
-
-PRIORS: tuple[type[Prior], ...] = (NormalPrior, LaplacePrior)

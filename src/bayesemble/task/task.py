@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
@@ -34,6 +34,7 @@ from bayesemble.task.select import Wish, select
 
 _BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
 OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
+OF_METHOD = "method."  # names of buffers that a method keeps for itself begin with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,14 +57,6 @@ class Task:
     """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
     num_data: int | None = None
     """Number of rows that the likelihood stands for; by default those of the training data."""
-    num_rows: int | None = None
-    """Number of rows of the training data; found out by `bind`."""
-    output_shape: tuple[int, ...] | None = None
-    """Shape of the outputs of one row; found out by `bind`."""
-    stochastic: bool = False
-    """Whether training draws random numbers inside the network, as dropout does; found out by `bind`."""
-    example: Inputs | None = None
-    """A few rows of the training inputs; kept by `bind`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", checked_source(self.model))
@@ -82,8 +75,11 @@ class Task:
         with seeds.scoped(0):
             check_factory(self.model)
             module = fresh_module(self.model)
-        if any(name.startswith(OF_LIKELIHOOD) for name, _ in module.named_parameters()):
-            raise ModelError("the network has a part called 'likelihood', a name kept for the likelihood; rename it")
+        for kept in (OF_LIKELIHOOD, OF_METHOD):
+            if any(name.startswith(kept) for name in module.state_dict()):
+                raise ModelError(
+                    f"the network has a part called {kept[:-1]!r}, a name kept for the {kept[:-1]}; rename it"
+                )
         check_trainable(module)
         return module
 
@@ -107,18 +103,9 @@ class Task:
         """Shapes of the parameters that the prior speaks of."""
         return {name: tuple(p.shape) for name, p in self.module.named_parameters() if p.requires_grad}
 
-    @cached_property
-    def ends(self) -> Ends | None:
-        """The input and output layers, seen on the rows that `bind` kept; None before, and of several architectures."""
-        if self.example is None or self.mixed:
-            return None
-        buffers = self.new_member(seed=0)[1]
-        return find_ends(self.module, self.example, lambda leaves: self.forward(leaves, buffers | leaves, self.example))
-
     def select(self, wish: Wish) -> list[str]:
-        """Names of the trained parameters that are meant: see `select`. The network is run if that takes its ends."""
-        named = isinstance(wish, str) and any(word in wish for word in ("output", "input"))
-        return select(self.module, wish, self.ends if named else None)
+        """Names of the trained parameters that are meant: see `select`. Its ends are known only once it is bound."""
+        return select(self.module, wish, None)
 
     @cached_property
     def num_parameters(self) -> int:
@@ -130,29 +117,45 @@ class Task:
         """The prior's scale of each parameter."""
         return {} if self.prior is None else self.prior.scales(self.shapes)
 
-    def bind(self, num_rows: int, inputs: Inputs) -> Task:
+    def bind(self, num_rows: int, inputs: Inputs) -> BoundTask:
         """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on.
 
         `num_rows` is how many rows there are in all.
         """
-        found = [self._try(place, inputs) for place in range(self.num_architectures)]
+        found = [self._try(index, inputs) for index in range(self.num_architectures)]
         shape = found[0][0]
-        for place, (other, _) in enumerate(found):
+        for index, (other, _) in enumerate(found):
             if other != shape:
                 raise ModelError(
                     f"all architectures must give outputs of the same shape; for each row {called(self.module, 0)} "
-                    f"gives {shape}, {called(self.module, place)} gives {other}"
+                    f"gives {shape}, {called(self.module, index)} gives {other}"
                 )
-        bound = replace(
-            self,
-            num_data=num_rows if self.num_data is None else self.num_data,
-            num_rows=num_rows,
-            output_shape=shape,
-            stochastic=any(stochastic for _, stochastic in found),
-            example=inputs,
+        stochastic = any(stochastic for _, stochastic in found)
+        num_data = num_rows if self.num_data is None else self.num_data
+        return self._bound(num_data, num_rows, shape, stochastic, inputs)
+
+    def rebind(self, saved: Mapping[str, Any]) -> BoundTask:
+        """The task as it was bound before, from the facts that were saved of it; it has no example of its rows."""
+        return self._bound(
+            saved["num_data"], saved["num_rows"], tuple(saved["output_shape"]), saved["stochastic"], example=None
         )
-        bound.__dict__["module"] = self.module
-        return bound
+
+    def _bound(
+        self, num_data: int, num_rows: int, output_shape: tuple[int, ...], stochastic: bool, example: Inputs | None
+    ) -> BoundTask:
+        return BoundTask(
+            self.model,
+            self.likelihood,
+            self.prior,
+            self.temperature,
+            self.output,
+            num_data=num_data,
+            num_rows=num_rows,
+            output_shape=output_shape,
+            stochastic=stochastic,
+            example=example,
+            module=self.module,
+        )
 
     def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
         """Initialise one network: its parameters, and its buffers with the frozen parameters among them.
@@ -166,9 +169,6 @@ class Task:
         params = {name: leaf for name, leaf in named.items() if name in trained}
         buffers = {name: leaf for name, leaf in named.items() if name not in trained}
         buffers |= {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-        if self.output_shape is not None:
-            for name, leaf in self.likelihood.leaves(self.output_shape).items():
-                params[OF_LIKELIHOOD + name] = leaf.to(self.dtype)
         return params, buffers
 
     def new_members(self, num_members: int, seed: int) -> Members:
@@ -208,68 +208,16 @@ class Task:
 
     def _run(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool) -> Any:
         module = self.module
-        leaves = self._network_leaves(params) | buffers
+        leaves = network_leaves(params) | network_leaves(buffers)
         if isinstance(inputs, dict):
             result = functional_call(module, leaves, (), inputs)
         else:
             result = functional_call(module, leaves, inputs if isinstance(inputs, tuple) else (inputs,))
         if training:
-            for name, buffer in buffers.items():
+            for name, buffer in network_leaves(buffers).items():
                 if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
                     buffer.copy_(leaves[name])
         return result
-
-    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
-        """The data term of one member in training: the mean over the batch of log p(y|f)."""
-        return self.log_likelihood(self.forward(params, buffers, inputs, training=True), targets, params)
-
-    def log_likelihood(self, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
-        """The mean over the batch of log p(y|f), for outputs `(batch, ...)` of one member."""
-        return self.likelihood.log_prob(outputs, targets, self.likelihood_leaves(params)).mean()
-
-    def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
-        """Unnormalised log posterior of each member, `(member,)`.
-
-        log_joint = ( N * mean log p(y|f) + log p(w) ) / temperature
-        """
-        log_prior = self.prior.log_prob(self._network_leaves(params), self.scales) if self.prior is not None else 0.0
-        return self.data_factor * mean_log_likelihood + log_prior / self.temperature
-
-    def score(self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None) -> Leaves:
-        """Gradient of `log_joint`, from the gradient of the mean log likelihood, which it overwrites.
-
-        With `center`, the prior is centred there instead of at 0, as anchored ensembles have it.
-        """
-        scores = self.data_score(mean_log_likelihood)
-        self.add_prior_score(scores, params, center)
-        return scores
-
-    def add_prior_score(
-        self, scores: Leaves, params: Leaves, center: Leaves | None = None, factor: float = 1.0
-    ) -> None:
-        """Add the part of `score` that comes from the prior, times a factor, in place."""
-        if self.prior is None:
-            return
-        for name, leaf in self._network_leaves(params).items():
-            # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = max(_BLOCK // max(leaf[:1].numel(), 1), 1)
-            parts = [whole.split(rows) for whole in (scores[name], leaf, *([center[name]] if center else []))]
-            for score, own, *middle in zip(*parts, strict=True):
-                shifted = own - middle[0] if middle else own
-                score.add_(self.prior.score({name: shifted}, self.scales)[name], alpha=factor / self.temperature)
-
-    def data_score(self, mean_log_likelihood: Leaves) -> Leaves:
-        """The part of `score` that comes from the data: N / temperature times the gradient, in place."""
-        return {name: gradient.mul_(self.data_factor) for name, gradient in mean_log_likelihood.items()}
-
-    @property
-    def data_factor(self) -> float:
-        """What the mean log likelihood counts for in the log joint: N / temperature."""
-        return self._num_data() / self.temperature
-
-    def predictive(self, outputs: Tensor, members: Members) -> Predictive:
-        """Read the outputs of all members `(member, row, ...)` as a predictive distribution."""
-        return self.likelihood.predictive(outputs, self.likelihood_leaves(members.params), members.weights)
 
     def _try(self, place: int, inputs: Inputs) -> tuple[tuple[int, ...], bool]:
         """Run one architecture on a few rows: the shape of the outputs of a row, and whether training is random."""
@@ -292,21 +240,6 @@ class Task:
             raise DataError(f"{name} must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
         return tuple(outputs.shape[1:]), stochastic
 
-    def _num_data(self) -> int:
-        if self.num_data is None:
-            raise SettingError("the number of training rows is not known yet; fit finds it, or pass Task(num_data=...)")
-        return self.num_data
-
-    @staticmethod
-    def _network_leaves(params: Leaves) -> Leaves:
-        return {name: leaf for name, leaf in params.items() if not name.startswith(OF_LIKELIHOOD)}
-
-    @staticmethod
-    def likelihood_leaves(params: Leaves) -> Leaves:
-        """The leaves that belong to the likelihood, not the network, by their own names."""
-        names = [name for name in params if name.startswith(OF_LIKELIHOOD)]
-        return {name.removeprefix(OF_LIKELIHOOD): params[name] for name in names}
-
     def _pick_output(self, result: Any) -> Tensor:
         if callable(self.output):
             result = self.output(result)
@@ -318,3 +251,104 @@ class Task:
                 'say where the tensor is, for example Task(..., output="logits")'
             )
         return result
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BoundTask(Task):
+    """A task that has met its data: how many rows there are, and what the network gives for one of them."""
+
+    num_data: int
+    """Number of rows that the likelihood stands for."""
+    num_rows: int
+    """Number of rows of the training data."""
+    output_shape: tuple[int, ...]
+    """Shape of the outputs of one row."""
+    stochastic: bool
+    """Whether training draws random numbers inside the network, as dropout does."""
+    example: Inputs | None = field(repr=False)
+    """A few rows of the training inputs; a loaded ensemble has none."""
+    module: nn.Module = field(repr=False)
+    """The network whose code is run."""
+
+    @cached_property
+    def ends(self) -> Ends | None:
+        """The input and output layers, seen on the rows that `bind` kept; None of several architectures."""
+        if self.example is None or self.mixed:
+            return None
+        buffers = self.new_member(seed=0)[1]
+        return find_ends(self.module, self.example, lambda leaves: self.forward(leaves, buffers | leaves, self.example))
+
+    def select(self, wish: Wish) -> list[str]:
+        """Names of the trained parameters that are meant: see `select`. The network is run if that takes its ends."""
+        named = isinstance(wish, str) and any(word in wish for word in ("output", "input"))
+        return select(self.module, wish, self.ends if named else None)
+
+    def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
+        """Initialise one network, and what the likelihood learns with it."""
+        params, buffers = super().new_member(seed, index)
+        own = self.likelihood.leaves(self.output_shape).items()
+        return params | {OF_LIKELIHOOD + name: leaf.to(self.dtype) for name, leaf in own}, buffers
+
+    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+        """The data term of one member in training: the mean over the batch of log p(y|f)."""
+        return self.log_likelihood(self.forward(params, buffers, inputs, training=True), targets, params)
+
+    def log_likelihood(self, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
+        """The mean over the batch of log p(y|f), for outputs `(batch, ...)` of one member."""
+        return self.likelihood.log_prob(outputs, targets, self.likelihood_leaves(params)).mean()
+
+    def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
+        """Unnormalised log posterior of each member, `(member,)`.
+
+        log_joint = ( N * mean log p(y|f) + log p(w) ) / temperature
+        """
+        log_prior = self.prior.log_prob(network_leaves(params), self.scales) if self.prior is not None else 0.0
+        return self.data_factor * mean_log_likelihood + log_prior / self.temperature
+
+    def log_joint_gradient(self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None) -> Leaves:
+        """Gradient of `log_joint`, from the gradient of the mean log likelihood, which it overwrites.
+
+        With `center`, the prior is centred there instead of at 0, as anchored ensembles have it.
+        """
+        gradients = self.data_gradient(mean_log_likelihood)
+        self.add_prior_gradient(gradients, params, center)
+        return gradients
+
+    def add_prior_gradient(
+        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float = 1.0
+    ) -> None:
+        """Add the part of `log_joint_gradient` that comes from the prior, times a factor, in place."""
+        if self.prior is None:
+            return
+        for name, leaf in network_leaves(params).items():
+            # A few members at a time: all at once would need memory for another copy of the leaf.
+            rows = max(_BLOCK // max(leaf[:1].numel(), 1), 1)
+            parts = [whole.split(rows) for whole in (gradients[name], leaf, *([center[name]] if center else []))]
+            for gradient, own, *middle in zip(*parts, strict=True):
+                shifted = own - middle[0] if middle else own
+                pull = self.prior.gradient({name: shifted}, self.scales)[name]
+                gradient.add_(pull, alpha=factor / self.temperature)
+
+    def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:
+        """The part of `log_joint_gradient` that comes from the data: N / temperature times the gradient, in place."""
+        return {name: gradient.mul_(self.data_factor) for name, gradient in mean_log_likelihood.items()}
+
+    @property
+    def data_factor(self) -> float:
+        """What the mean log likelihood counts for in the log joint: N / temperature."""
+        return self.num_data / self.temperature
+
+    def predictive(self, outputs: Tensor, members: Members) -> Predictive:
+        """Read the outputs of all members `(member, row, ...)` as a predictive distribution."""
+        return self.likelihood.predictive(outputs, self.likelihood_leaves(members.params), members.weights)
+
+    @staticmethod
+    def likelihood_leaves(params: Leaves) -> Leaves:
+        """The leaves that belong to the likelihood, not the network, by their own names."""
+        names = [name for name in params if name.startswith(OF_LIKELIHOOD)]
+        return {name.removeprefix(OF_LIKELIHOOD): params[name] for name in names}
+
+
+def network_leaves(leaves: Leaves) -> Leaves:
+    """The leaves that belong to the network, not to the likelihood or the method."""
+    return {name: leaf for name, leaf in leaves.items() if not name.startswith((OF_LIKELIHOOD, OF_METHOD))}

@@ -18,7 +18,7 @@ from bayesemble.core import seeds
 from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, check_rows
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +53,10 @@ class ArraySource:
         """Batches per epoch."""
         return len(_bounds(self.num_data, batch_size))
 
-    def checked(self, task: Task, training: bool) -> ArraySource:
+    def checked(self, task: BoundTask, training: bool) -> ArraySource:
         """Targets as the likelihood wants them; refuse those that it cannot use."""
         flat = self.targets.flatten(0, 1) if self.per_member else self.targets
-        targets = task.likelihood.check_targets(flat, task.output_shape or ())
+        targets = task.likelihood.check_targets(flat, task.output_shape)
         if training:
             task.likelihood.check_training_targets(targets)
         shape = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
@@ -106,7 +106,7 @@ class LoaderSource:
     loader: DataLoader[Any]
     dtype: torch.dtype
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    task: Task | None = None
+    task: BoundTask | None = None
 
     @property
     def num_data(self) -> int:
@@ -133,7 +133,7 @@ class LoaderSource:
             )
         return len(self.loader)
 
-    def checked(self, task: Task, training: bool) -> LoaderSource:
+    def checked(self, task: BoundTask, training: bool) -> LoaderSource:
         """Check the targets of every batch as it comes."""
         return replace(self, task=task)
 
@@ -175,7 +175,7 @@ class LoaderSource:
         inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", self.dtype)
         check_rows(inputs, targets)
         if self.task is not None:
-            targets = self.task.likelihood.check_targets(targets, self.task.output_shape or ())
+            targets = self.task.likelihood.check_targets(targets, self.task.output_shape)
         return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
 
 

@@ -3,64 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
 
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
 from bayesemble.methods import Method
-from bayesemble.methods.base import Maker, keeps_dropout, maker
 
-_BUDGET = 1 << 28  # bytes of drawn leaves at a time
-_MOST = 64  # draws at a time
+_BYTES_AT_A_TIME = 1 << 28  # of drawn leaves
+_DRAWS_AT_A_TIME = 64
 
 
-class Draws:
-    """Networks drawn from a fitted ensemble, in parts; the same ones each time it is gone through.
+@dataclass(frozen=True, eq=False)
+class DrawnNetworks:
+    """Networks of a fitted ensemble, in parts; the same ones each time they are gone through.
 
-    A method that makes networks at will is asked for a few at a time. All others give their members at once.
+    A method that can draw any number of networks is asked for a few at a time. All others give those they have, or a
+    sample of them by their weights.
     """
 
-    def __init__(self, method: Method, state: State, num: int | None, seed: int) -> None:
-        require(num is None or num >= 1, f"num_draws is a number from 1, or None, got {num}")
-        self.method, self.state, self.num, self.seed = method, state, num, seed
-        self._maker = maker(method, state)
-        self._whole: Members | None = None
-        self._passes = 0
+    method: Method
+    state: State
+    num: int | None
+    """How many; None lets the method say."""
+    seed: int
 
-    @property
-    def made(self) -> bool:
-        """Whether networks are made at will, rather than being there."""
-        return self._maker is not None
+    def __post_init__(self) -> None:
+        require(self.num is None or self.num >= 1, f"num_draws is a number from 1, or None, got {self.num}")
+
+    @cached_property
+    def sampled(self) -> bool:
+        """Whether the method draws new networks, rather than having only its own."""
+        return self.method.can_draw(self.state)
 
     def __iter__(self) -> Iterator[Members]:
         """Go through the parts."""
         if self._whole is not None:
             yield self._whole
-        elif self._maker is not None:
-            yield from self._parts(self._maker)
-        else:
-            self._whole = self.method.draw(self.state, self.num, seeds.generator(self.seed, "draw"))
-            yield self._whole
+            return
+        for start in range(0, self._count, self._size):
+            yield self._draw(start, min(start + self._size, self._count))
 
-    def _parts(self, method: Maker) -> Iterator[Members]:
-        num, seed = self.num or method.draws, seeds.child(self.seed, "draw")
-        one = method.make(self.state, range(1), seed)
-        own = [leaf for name, leaf in (one.params | one.buffers).items() if name not in one.shared]
-        size = draws_at_once(sum(leaf.numel() * leaf.element_size() for leaf in own))
-        for start in range(0, num, size):
-            part = method.make(self.state, range(start, min(start + size, num)), seed)
-            if part.num_members == num:  # no other parts: it is kept for the next batch of rows
-                self._whole = part
-            yield part
+    def joined(self) -> Members:
+        """All of them at once."""
+        return self._draw(0, self._count) if self.sampled else self._held()
 
-    def dropout_seeds(self, start: int, num: int) -> list[int] | None:
-        """Seeds of what dropout layers drop in each of `num` networks from number `start` on, if they act at all."""
-        if not keeps_dropout(self.method):
+    def dropout_seeds(self, rows: int, start: int, num: int) -> list[int] | None:
+        """Seeds of what dropout layers drop in `num` networks from number `start` on, if they act at all.
+
+        `rows` counts batches of rows, each of which drops other units.
+        """
+        if not self.method.keeps_dropout:
             return None
-        self._passes += start == 0  # every batch of rows drops other units
-        return [seeds.child(self.seed, "dropout", self._passes, start + index) for index in range(num)]
+        return [seeds.child(self.seed, "dropout", rows + 1, start + index) for index in range(num)]
+
+    @cached_property
+    def _whole(self) -> Members | None:
+        """All networks, where they come in one part: they are kept for the next batch of rows."""
+        return self.joined() if not self.sampled or self._count <= self._size else None
+
+    @cached_property
+    def _count(self) -> int:
+        return self.num or self.method.draws or 0
+
+    @cached_property
+    def _size(self) -> int:
+        one = self._draw(0, 1)
+        own = [leaf for name, leaf in (one.params | one.buffers).items() if name not in one.shared]
+        return draws_at_once(sum(leaf.numel() * leaf.element_size() for leaf in own))
+
+    def _draw(self, start: int, stop: int) -> Members:
+        return self.method.draw(self.state, range(start, stop), seeds.child(self.seed, "draw"))
+
+    def _held(self) -> Members:
+        networks = self.method.networks(self.state)
+        if self.num is None:
+            return networks
+        generator = seeds.generator(self.seed, "draw")
+        return networks.take(
+            torch.multinomial(networks.weights.double(), self.num, replacement=True, generator=generator)
+        )
 
 
-def draws_at_once(each: int) -> int:
-    """How many networks of so many bytes to draw at a time."""
-    return max(min(_MOST, _BUDGET // max(each, 1)), 1)
+def draws_at_once(size: int) -> int:
+    """How many networks of this many bytes to draw at a time."""
+    return max(min(_DRAWS_AT_A_TIME, _BYTES_AT_A_TIME // max(size, 1)), 1)

@@ -12,30 +12,29 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from bayesemble.core import seeds, settings
+from bayesemble.core import settings
 from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
-from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.core.errors import CheckpointError, DataError, SettingError
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
-from bayesemble.execute.choose import EXECUTORS, describe, for_draws
-from bayesemble.execute.executor import Executor, thread_count
-from bayesemble.execute.schedules import SCHEDULES
-from bayesemble.methods import METHODS, Method, method_class
-from bayesemble.methods.base import Reader, drawn_slots, keeps_dropout
+from bayesemble.core.types import Inputs
+from bayesemble.execute.executor import Executor
+from bayesemble.execute.schedules import Schedule
+from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
-from bayesemble.task.likelihoods import LIKELIHOODS
+from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.networks import ModelSource
-from bayesemble.task.priors import PRIORS
-from bayesemble.task.task import OF_LIKELIHOOD, Task
+from bayesemble.task.priors import Prior
+from bayesemble.task.task import BoundTask, Task
 from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training import recording
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
-from bayesemble.training.draws import Draws
+from bayesemble.training.draws import DrawnNetworks
+from bayesemble.training.predictor import Predictor
 from bayesemble.training.recording import Recording
 
 
@@ -43,7 +42,7 @@ from bayesemble.training.recording import Recording
 class Ensemble:
     """A task, a method and the state it reached."""
 
-    task: Task
+    task: BoundTask
     method: Method
     state: State
     executor: Executor
@@ -56,7 +55,7 @@ class Ensemble:
     """The members along training, if `fit(record=...)` kept them."""
 
     @classmethod
-    def of_networks(cls, task: Task, networks: Members, executor: Executor, seed: int = 0) -> Ensemble:
+    def of_networks(cls, task: BoundTask, networks: Members, executor: Executor, seed: int = 0) -> Ensemble:
         """Networks that come from anywhere as plain members: an ensemble that predicts like any other."""
         return cls(task, DeepEnsemble(num_members=networks.num_members), State(networks), executor, seed)
 
@@ -65,13 +64,13 @@ class Ensemble:
         """Number of independently started members."""
         return self.state.members.num_members
 
-    def draw(self, num: int | None = None, seed: int = 0) -> Members:
-        """Networks to average over: as many as wished, or (None) as many as suit the method."""
-        return self.method.draw(self.state, num, seeds.generator(seed, "draw"))
+    def networks(self, num: int | None = None, seed: int = 0) -> DrawnNetworks:
+        """Networks to average over, a few at a time: as many as wished, or (None) as many as suit the method."""
+        return DrawnNetworks(self.method, self.state, num, seed)
 
-    def draws(self, num: int | None = None, seed: int = 0) -> Draws:
-        """The same networks as those of `draw`, a few at a time."""
-        return Draws(self.method, self.state, num, seed)
+    def draw(self, num: int | None = None, seed: int = 0) -> Members:
+        """The same networks as those of `networks`, all at once."""
+        return self.networks(num, seed).joined()
 
     def predict(
         self,
@@ -95,23 +94,28 @@ class Ensemble:
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
         check_rows(tensors, None, per_member)
-        draws = self.draws(num_draws, seed)
-        if per_member and not draws.made:
-            check_member_count(tensors, next(iter(draws)).num_members)
-        predictions = []
-        for part in _split_rows(tensors, batch_size, axis=1 if per_member else 0):
-            prediction = self.predict_batch(part, per_member, draws)
+        networks, parts = self.networks(num_draws, seed), _split_rows(tensors, batch_size, axis=1 if per_member else 0)
+        if per_member and not networks.sampled:
+            check_member_count(tensors, next(iter(networks)).num_members)
+        predict, predictions = Predictor(self.task, networks, self.executor, parts[0]), []
+        for number, part in enumerate(parts):
+            prediction = predict(part, per_member=per_member, number=number)
             predictions.append(prediction if keep_members else prediction.reduce())
         return type(predictions[0]).concat(predictions)
 
     def predictions(self, data: Any, *, batch_size: int = 1024) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
         source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
-        draws = self.draws()
-        for batch in source.in_order(batch_size):
+        predict: Predictor | None = None
+        for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
-            yield self.predict_batch(batch.inputs, False, draws), batch.targets.cpu()
+            predict = predict or self.predictor(batch.inputs)
+            yield predict(batch.inputs, number=number), batch.targets.cpu()
+
+    def predictor(self, example: Inputs) -> Predictor:
+        """Predicts batch after batch of rows like the example, with the same networks."""
+        return Predictor(self.task, self.networks(), self.executor, example)
 
     def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
@@ -129,13 +133,13 @@ class Ensemble:
 
     def keep(self, indices: Sequence[int]) -> Ensemble:
         """An ensemble of some of the members, equally weighted. It predicts, but cannot be trained further."""
-        state, places, own = self.state, torch.as_tensor(list(indices)), drawn_slots(self.method)
+        state, places, own = self.state, torch.as_tensor(list(indices)), self.method.drawn_slots
         slots = {
             slot: {name: leaf[places] for name, leaf in leaves.items()} if slot in own else leaves
             for slot, leaves in state.slots.items()
         }
         kept = State(state.members.take(places), slots if own else {})
-        return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)  # type: ignore[type-var]
+        return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)
 
     def save(self, folder: str | Path) -> None:
         """Write the ensemble into a folder; `load` brings it back."""
@@ -156,7 +160,8 @@ class Ensemble:
                 "temperature": task.temperature,
                 "output": task.output if isinstance(task.output, str) else None,
                 "num_data": task.num_data,
-                "output_shape": list(task.output_shape or ()),
+                "num_rows": task.num_rows,
+                "output_shape": list(task.output_shape),
                 "stochastic": task.stochastic,
             },
             "method": settings.dump(self.method),
@@ -167,7 +172,7 @@ class Ensemble:
 
     def __repr__(self) -> str:
         name = type(self.task.module).__name__
-        return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {describe(self.executor)})"
+        return f"Ensemble({self.num_members} x {name}, {type(self.method).__name__}, {self.executor})"
 
     def _repr_html_(self) -> str:
         """A small table for notebooks."""
@@ -176,7 +181,7 @@ class Ensemble:
             "network": f"{type(self.task.module).__name__}, {self.task.num_parameters:,} parameters",
             "likelihood": type(self.task.likelihood).__name__,
             "prior": "flat" if self.task.prior is None else type(self.task.prior).__name__,
-            "executor": describe(self.executor),
+            "executor": str(self.executor),
             "epochs": f"{len(self.history):,}",
         }
         if self.history:
@@ -185,36 +190,6 @@ class Ensemble:
             if losses:
                 facts["last loss of members"] = f"{min(losses):.4g} to {max(losses):.4g}"
         return facts_table(f"Ensemble: {type(self.method).__name__}", facts)
-
-    def predict_batch(self, inputs: Inputs, per_member: bool, draws: Draws) -> Predictive:
-        """Predict rows in one go, `(row, ...)` or `(member, row, ...)`, with networks drawn before."""
-        if per_member and draws.made:
-            raise DataError(
-                "networks that are drawn share their data; for data of one member use ensemble.keep([i]).predict(x)"
-            )
-        device = self.state.members.weights.device
-        inputs = map_tensors(lambda leaf: leaf.to(device), inputs)
-        executor, outputs, parts, done = self.executor, [], [], 0
-        if draws.made:
-            executor = for_draws(self.executor, self.task, next(iter(draws)), inputs)
-        try:
-            with thread_count(executor):
-                for members in draws:
-                    own = draws.dropout_seeds(done, members.num_members)
-                    outputs.append(executor.outputs(self._member_outputs, members, inputs, per_member, own).cpu())
-                    parts.append(_without_network(members))
-                    done += members.num_members
-        except BayesembleError:
-            raise
-        except (RuntimeError, ValueError, IndexError) as error:
-            shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
-            raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
-        return self.task.predictive(torch.cat(outputs), Members.concat(parts))
-
-    def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
-        if isinstance(self.method, Reader):
-            return self.method.member_outputs(self.state, self.task, params, buffers, inputs)
-        return self.task.forward(params, buffers, inputs, dropout=keeps_dropout(self.method))
 
 
 def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]:
@@ -243,16 +218,13 @@ def restore(
         saved = run["task"]
         task = Task(
             model,
-            settings.parse(saved["likelihood"], LIKELIHOODS),
-            None if saved["prior"] is None else settings.parse(saved["prior"], PRIORS),
+            settings.parse(saved["likelihood"], Likelihood),
+            None if saved["prior"] is None else settings.parse(saved["prior"], Prior),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
-            num_data=saved["num_data"],
-            output_shape=tuple(saved["output_shape"]),
-            stochastic=saved["stochastic"],
-        )
-        method = settings.parse(run["method"], {method_class(name) for name in METHODS}, SCHEDULES.values())
-        executor = settings.parse(run["executor"], EXECUTORS)
+        ).rebind(saved)
+        method = settings.parse(run["method"], Method, (Schedule,))
+        executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
     except (KeyError, TypeError, ValueError, AttributeError, SettingError) as error:
         raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {error!r}") from error
@@ -260,7 +232,7 @@ def restore(
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
 
 
-def _check_leaves(task: Task, members: Members, folder: str) -> None:
+def _check_leaves(task: BoundTask, members: Members, folder: str) -> None:
     """Compare names, shapes and number types with the network; name the first leaf that differs."""
     expected = dict(zip(("parameter", "buffer"), task.new_member(seed=0), strict=True))
     found = {"parameter": members.params, "buffer": members.buffers}
@@ -283,9 +255,3 @@ def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
     leaves, structure = pytree.tree_flatten(inputs)
     pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
     return [pytree.tree_unflatten(piece, structure) for piece in pieces]
-
-
-def _without_network(members: Members) -> Members:
-    """The weights, and the leaves of the likelihood, on the CPU: what a prediction needs beside the outputs."""
-    own = {name: leaf.cpu() for name, leaf in members.params.items() if name.startswith(OF_LIKELIHOOD)}
-    return Members(own, {}, members.weights.cpu())

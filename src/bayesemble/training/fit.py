@@ -17,13 +17,11 @@ from bayesemble.core.members import State
 from bayesemble.core.offload import Store
 from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Clock, Info
-from bayesemble.execute.choose import choose, describe, wished
+from bayesemble.execute.choose import choose, wished
 from bayesemble.execute.executor import Executor, thread_count
-from bayesemble.execute.loop import Loop
-from bayesemble.execute.vmap import Vmap
 from bayesemble.methods import Method
-from bayesemble.methods.base import Finisher, full_batch
-from bayesemble.task.task import Task
+from bayesemble.methods.base import Context
+from bayesemble.task.task import BoundTask, Task
 from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.batches import ArraySource, LoaderSource, Source, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
@@ -99,31 +97,31 @@ def fit(
     if offload is not None:
         _check_offload(offload, executor, place, checkpoint)
     source = as_source(data, task.dtype, batch_size)
-    task = task.bind(source.num_data, source.example())
-    source = source.checked(task, training=True).to(place)
+    bound = task.bind(source.num_data, source.example())
+    source = source.checked(bound, training=True).to(place)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
     if place.type != "cpu":
-        task.module.to(place)
+        bound.module.to(place)
     held_out = None
     if validation is not None:
-        held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(task, training=False)
+        held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(bound, training=False)
         held_out.check_members(method.num_members)
 
     found = _find_checkpoint(checkpoint, resume)
     store = None if offload is None else Store(offload)
     plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place, store)
     if found is None:
-        run = _start(task, method, source, executor, plan)
+        run = _start(bound, method, source, executor, plan)
     else:
-        run = _resume(found, task, method, source, executor, plan)
+        run = _resume(found, bound, method, source, executor, plan)
     if record is not None:
         run = _with_recording(run, checkpoint)
     with (
         thread_count(run.ensemble.executor),
         Progress(epochs, plan.total_steps, run.epoch * plan.steps, progress) as bar,
     ):
-        bar.say(f"executor: {describe(run.ensemble.executor)} ({run.ensemble.execution})")
+        bar.say(f"executor: {run.ensemble.executor} ({run.ensemble.execution})")
         rows = method.member_rows(source.num_data, seed)
         while run.epoch < epochs and not run.stopped:
             run = _train_epoch(run, source, rows, plan, bar)
@@ -136,9 +134,9 @@ def fit(
             done = run.stopped or run.epoch == epochs
             if checkpoint is not None and (done or run.epoch % checkpoint_every == 0):
                 run.save(checkpoint, plan)
-        if isinstance(method, Finisher) and not run.finished:
+        if not run.finished:
             trained = run.best or run.ensemble.state
-            run = _finish(run, method, source, plan)
+            run = _finish(run, source, plan)
             if checkpoint is not None and run.ensemble.state is not trained:
                 run.save(checkpoint, plan)
     return replace(run.ensemble, state=_settled(run.best or run.ensemble.state, store))
@@ -213,7 +211,7 @@ def _check_settings(
 
 def _check_whole(method: Method, steps: int, batch_size: int | None) -> None:
     """Refuse batches to a method that needs the whole data in every step."""
-    if full_batch(method) and steps > 1:
+    if method.full_batch and steps > 1:
         raise SettingError(
             f"{type(method).__name__} uses the whole data in every step, but an epoch has {steps} batches "
             f"(batch_size={batch_size}); leave batch_size out, and give a DataLoader all rows in one batch"
@@ -225,8 +223,7 @@ def _check_offload(
 ) -> None:
     """Refuse what would need all members in memory, or two kinds of files in one folder."""
     executor = wished(wish)
-    plain = isinstance(executor, Loop) and not executor.channels_last
-    if not (plain or (isinstance(executor, Vmap) and executor.chunk is not None)):
+    if executor is None or not executor.runs_few_members:
         raise SettingError(
             "offload brings in a few members at a time, in plain order: ask for executor=Loop() or Vmap(chunk=...), "
             f"not {wish!r}"
@@ -257,7 +254,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
     return checkpoints.read(folder)
 
 
-def _start(task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
+def _start(task: BoundTask, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
     with offload.new_leaves(plan.store):
         state = _settled(method.init(task, plan.seed).to(plan.device), plan.store)
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
@@ -267,7 +264,7 @@ def _start(task: Task, method: Method, source: Source, wish: str | Executor, pla
 
         def step() -> None:
             nonlocal trial
-            trial, _ = method.step(trial, batch, task, executor, plan.clock(0, 0))
+            trial, _ = method.step(trial, batch, Context(task, executor, plan.clock(0, 0)))
 
         return step
 
@@ -283,7 +280,9 @@ def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
     return replace(run, ensemble=replace(run.ensemble, recording=recording))
 
 
-def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
+def _resume(
+    found: Checkpoint, task: BoundTask, method: Method, source: Source, wish: str | Executor, plan: _Plan
+) -> _Run:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
     progress = found.run.get("progress")
     if not isinstance(progress, dict) or not progress.keys() >= _PROGRESS:
@@ -300,7 +299,7 @@ def _resume(found: Checkpoint, task: Task, method: Method, source: Source, wish:
                 f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings"
             )
     if wished(wish) not in (None, saved.executor):
-        raise CheckpointError(f"the checkpoint was made with executor {describe(saved.executor)}; ask for that or auto")
+        raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
     if progress["epoch"] > plan.epochs:
         raise CheckpointError(f"the checkpoint is at epoch {progress['epoch']} already, epochs={plan.epochs} are over")
     state = _settled(saved.state.to(plan.device), plan.store)
@@ -316,27 +315,37 @@ def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Pl
     ensemble, start = run.ensemble, time.perf_counter()
     state, infos = ensemble.state, []
     for step, batch in enumerate(source.epoch(run.epoch, plan.batch_size, plan.seed, rows)):
-        clock = plan.clock(run.epoch, step)
+        context = Context(ensemble.task, ensemble.executor, plan.clock(run.epoch, step))
         with offload.gradients(plan.store):
-            state, info = ensemble.method.step(state, batch, ensemble.task, ensemble.executor, clock)
+            state, info = ensemble.method.step(state, batch, context)
         infos.append(info)
         bar.step(run.epoch + 1)
     row: Row = {"epoch": run.epoch + 1}
+    row["gradients"] = _count_gradients(infos, ensemble.method)
     row |= _epoch_means(infos, run.epoch + 1)
     row["seconds"] = time.perf_counter() - start
     ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
     return replace(run, ensemble=ensemble, epoch=run.epoch + 1)
 
 
-def _finish(run: _Run, method: Finisher, source: Source, plan: _Plan) -> _Run:
+def _finish(run: _Run, source: Source, plan: _Plan) -> _Run:
     """Let the method complete the state that training ends with."""
     ensemble, state = run.ensemble, run.best or run.ensemble.state
 
     def data() -> Iterator[Batch]:
         return source.in_order(plan.batch_size)
 
-    state = method.finish(state, ensemble.task, data, ensemble.executor, plan.seed)
-    return replace(run, ensemble=replace(ensemble, state=state), best=None, finished=True)
+    context, start = Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0)), time.perf_counter()
+    finished, history = ensemble.method.finish(state, data, context), ensemble.history
+    if finished is not state:
+        history = [*history[:-1], history[-1] | {"finish_seconds": time.perf_counter() - start}]
+    return replace(run, ensemble=replace(ensemble, state=finished, history=history), best=None, finished=True)
+
+
+def _count_gradients(infos: list[Info], method: Method) -> int:
+    """Gradients of one network on one batch that the steps of an epoch took; most methods take as many in each."""
+    reported = [info.pop("gradients", None) for info in infos]
+    return sum(method.gradients_per_step if count is None else int(count.sum()) for count in reported)
 
 
 def _epoch_means(infos: list[Info], epoch: int) -> Row:
@@ -364,10 +373,11 @@ def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_bes
 
 def _validation_loss(ensemble: Ensemble, held_out: Source) -> float:
     """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
-    draws, total, count = ensemble.draws(), 0.0, 0
+    predict, total, count = None, 0.0, 0
     per_member = isinstance(held_out, ArraySource) and held_out.per_member
-    for batch in held_out.in_order(1024):
-        predictive = ensemble.predict_batch(batch.inputs, per_member, draws)
+    for number, batch in enumerate(held_out.in_order(1024)):
+        predict = predict or ensemble.predictor(batch.inputs)
+        predictive = predict(batch.inputs, per_member=per_member, number=number)
         targets = batch.targets
         log_prob = predictive.member_log_prob(targets).mean(0) if per_member else predictive.log_prob(targets)
         total, count = total - float(log_prob.double().sum()), count + log_prob.numel()

@@ -16,7 +16,7 @@ def test_methods_and_datasets_as_tables_and_as_json(call):
     assert all(row["meaning"] for row in settings.values())
     assert settings["num_members"]["values"] == "a whole number from 1"
     assert settings["momentum"]["values"] == "a number in [0, 1)"
-    shown = call("methods", "laplace", columns=200)[1]
+    shown = call("methods", "laplace", columns=240)[1]
     assert all(
         words in shown for words in ("a number in [0, 1)", "'full', 'kron' or 'diag'", "a number above 0 or None")
     )

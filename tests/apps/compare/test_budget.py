@@ -11,7 +11,6 @@ from bayesemble.apps.compare.budget import (
     Pace,
     epochs_for_steps,
     gradient_evaluations,
-    gradients_per_step,
     measure_pace,
     read_plan,
 )
@@ -31,7 +30,7 @@ from helpers import quick_fit, small_mlp, table
     ],
 )
 def test_all_methods_get_the_gradients_of_the_ensemble(method, gradients):
-    assert gradients_per_step(method) == gradients
+    assert method.gradients_per_step == gradients
     epochs = epochs_for_steps(method, epochs=12, members=5)
     assert abs(epochs * gradients - 12 * 5) <= gradients / 2, "but for rounding to whole epochs"
 
@@ -74,7 +73,7 @@ def test_gradients_are_counted_as_the_network_is_called(method, batch_size):
         for epochs in (2, 6):
             Counting.calls = 0
             ensemble = quick_fit(task, data, method, epochs=epochs, batch_size=batch_size, seed=3)
-            calls.append((Counting.calls, gradient_evaluations(method, ensemble.history, 48, batch_size, 3)))
+            calls.append((Counting.calls, gradient_evaluations(ensemble.history)))
     (few, few_counted), (many, many_counted) = calls
     assert many - few == many_counted - few_counted > 0
 

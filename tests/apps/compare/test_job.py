@@ -110,7 +110,7 @@ def interrupt(job):
 class Broken(be.DeepEnsemble):
     """Fails in a way that nobody thought of."""
 
-    def step(self, state, batch, task, executor, clock):
+    def step(self, state, batch, context):
         raise ZeroDivisionError("division by zero")
 
 
@@ -118,7 +118,7 @@ class Broken(be.DeepEnsemble):
 class Impatient(be.DeepEnsemble):
     """As if a person had pressed Ctrl-C."""
 
-    def step(self, state, batch, task, executor, clock):
+    def step(self, state, batch, context):
         raise KeyboardInterrupt
 
 
@@ -141,10 +141,10 @@ def test_a_person_can_still_stop_it(make):
 class Slow(be.DeepEnsemble):
     """Takes its time once training is over."""
 
-    def finish(self, state, task, data, executor, seed):
+    def finish(self, state, data, context):
         time.sleep(0.3)
         warnings.warn("that took long", stacklevel=2)
-        return state
+        return replace(state)
 
 
 def test_what_a_method_does_after_training_counts_and_its_warnings_are_notes(make):
@@ -160,9 +160,9 @@ class Hungry(be.DeepEnsemble):
 
     megabytes: int = 0
 
-    def step(self, state, batch, task, executor, clock):
+    def step(self, state, batch, context):
         torch.ones(self.megabytes * 2**20, dtype=torch.uint8)
-        return super().step(state, batch, task, executor, clock)
+        return super().step(state, batch, context)
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux starts the peak anew")

@@ -81,7 +81,7 @@ def test_a_member_at_a_time_can_be_drawn():
 
 
 def test_a_history_without_forces_or_epochs_is_refused():
-    with pytest.raises(be.SettingError, match="no 'driving_norm'; it has loss, seconds"):
+    with pytest.raises(be.SettingError, match="no 'driving_norm'; it has gradients, loss, seconds"):
         plot_forces(trained(be.DeepEnsemble(num_members=2)))
     with pytest.raises(be.SettingError, match="no epoch"):
         plot_history([])

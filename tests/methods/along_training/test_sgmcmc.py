@@ -12,7 +12,9 @@ from bayesemble.core import seeds
 from bayesemble.core.types import Batch, Clock
 from bayesemble.diagnostics.convergence import rhat
 from bayesemble.execute.loop import Loop
+from bayesemble.methods.along_training.kept_networks import Moment
 from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC
+from bayesemble.methods.base import Context
 from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 
@@ -30,7 +32,7 @@ def sample(model=norm_mlp, **options) -> be.Ensemble:
     return quick_fit(be.Task(model, be.Categorical()), table(), method, **({"epochs": 6} | options))
 
 
-def moments(total: int, **settings: object) -> list[tuple[float, bool, int | None]]:
+def moments(total: int, **settings: object) -> list[Moment]:
     method = CyclicalSGMCMC(**settings)
     return [method.moment(Clock(step, total, 0)) for step in range(total)]
 
@@ -47,8 +49,8 @@ def test_the_rate_is_the_cosine_of_the_paper():
 def test_networks_are_collected_at_evenly_spaced_steps_of_each_sampling_stage():
     """Cycles of 20 steps, the last 10 of them with noise; a network after every fifth."""
     found = moments(60, cycles=3, exploration=0.5, samples_per_cycle=2)
-    assert [sampling for _, sampling, _ in found] == 3 * ([False] * 10 + [True] * 10)
-    places = {step: place for step, (_, _, place) in enumerate(found) if place is not None}
+    assert [sampling for _, _, sampling in found] == 3 * ([False] * 10 + [True] * 10)
+    places = {step: place for step, (_, place, _) in enumerate(found) if place is not None}
     assert places == {14: 0, 19: 1, 34: 2, 39: 3, 54: 4, 59: 5}
 
 
@@ -59,8 +61,8 @@ def test_every_cycle_ends_with_a_sample_however_short_it_is(total, exploration):
     begins = [-(-cycle * total // 4) for cycle in range(5)]
     for cycle, (begin, end) in enumerate(pairwise(begins)):
         assert found[begin].factor == 1.0
-        assert found[end - 1].place // 3 == cycle
-        stage = [place for _, sampling, place in found[begin:end] if sampling]
+        assert found[end - 1].keep // 3 == cycle
+        stage = [place for _, place, sampling in found[begin:end] if sampling]
         kept = [place for place in stage if place is not None]
         assert len(kept) == min(3, len(stage))
         assert kept == sorted(set(kept))
@@ -89,7 +91,7 @@ def test_before_any_sample_there_are_the_chains():
     task = be.Task(small_mlp, be.Categorical()).bind(48, table()[0])
     method = CyclicalSGMCMC(num_members=3)
     state = method.init(task, 0)
-    assert torch.equal(method.draw(state, None, torch.Generator()).params["0.weight"], state.members.params["0.weight"])
+    assert torch.equal(method.networks(state).params["0.weight"], state.members.params["0.weight"])
 
 
 @pytest.mark.parametrize(("sampler", "momentum"), [("sgld", 0.0), ("sghmc", 0.9)])
@@ -117,7 +119,7 @@ def test_exploration_is_sgd(sampler, momentum):
 
     for step in range(7):
         assert distance() < 1e-6
-        state, _ = method.step(state, Batch(x, y), task, be.Vmap(), Clock(step, 10, 0))
+        state, _ = method.step(state, Batch(x, y), Context(task, be.Vmap(), Clock(step, 10, 0)))
         for network, optimiser in networks:
             optimiser.zero_grad()
             penalty = sum(parameter.square().sum() for parameter in network.parameters()) / (2 * 0.5**2)
@@ -140,7 +142,7 @@ def test_clipping_bounds_exploration_and_leaves_sampling_alone():
         method = CyclicalSGMCMC(sampler="sgld", learning_rate=1.0, exploration=exploration, clip=clip, cycles=1)
         state = method.init(task, 0)
         start = state.clone().members.params
-        method.step(state, Batch(x, y), task, be.Vmap(), Clock(0, 10, 0))
+        method.step(state, Batch(x, y), Context(task, be.Vmap(), Clock(0, 10, 0)))
         moved = state.members.params
         return sum((moved[name] - start[name]).flatten(1).square().sum(1) for name in start).sqrt()
 

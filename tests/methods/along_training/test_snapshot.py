@@ -26,7 +26,7 @@ def train(model=norm_mlp, **options) -> be.Ensemble:
 def moments(total: int, **settings: object) -> tuple[list[float], dict[int, int]]:
     """Factors on the rate, and the places of what is collected after each step."""
     found = [Snapshot(**settings).moment(Clock(step, total, 0)) for step in range(total)]
-    return [m.factor for m in found], {step: m.place for step, m in enumerate(found) if m.place is not None}
+    return [m.factor for m in found], {step: m.keep for step, m in enumerate(found) if m.keep is not None}
 
 
 def test_snapshot_ensembles_restart_a_cosine_and_collect_at_its_ends():
@@ -104,7 +104,7 @@ def test_the_rate_of_the_cycle_is_the_rate_of_the_optimiser():
 def test_before_any_snapshot_there_are_the_members():
     task = be.Task(small_mlp, be.Categorical()).bind(48, table()[0])
     state = Snapshot(num_members=3).init(task, 0)
-    drawn = Snapshot(num_members=3).draw(state, None, torch.Generator())
+    drawn = Snapshot(num_members=3).networks(state)
     assert torch.equal(drawn.params["0.weight"], state.members.params["0.weight"])
 
 

@@ -77,7 +77,7 @@ def test_the_part_of_the_kl_is_its_gradient(generator, patches, rate, temperatur
         return -mixing.kl_divergence(own, patches, shares, task(), 0.0).sum() / temperature
 
     scores = {key: torch.zeros(2, 3, dtype=torch.float64)}
-    mixing.add_prior_scores(scores, {key: logits}, own, patches, task(temperature), rate)
+    mixing.add_prior_gradients(scores, {key: logits}, own, patches, task(temperature), rate)
     torch.testing.assert_close(scores[key], torch.autograd.functional.jacobian(negative_kl, logits))
 
 

@@ -104,8 +104,8 @@ def test_noise_around_components_has_its_size():
 def test_a_network_depends_on_its_number_alone(method):
     """Whatever others are made beside it."""
     state = quick_fit(task(), table(), method).state
-    whole = method.make(state, range(6), seed=3).params["3.weight"]
-    parts = [method.make(state, numbers, seed=3).params["3.weight"] for numbers in (range(1), range(1, 6))]
+    whole = method.draw(state, range(6), seed=3).params["3.weight"]
+    parts = [method.draw(state, numbers, seed=3).params["3.weight"] for numbers in (range(1), range(1, 6))]
     assert torch.equal(torch.cat(parts), whole)
 
 

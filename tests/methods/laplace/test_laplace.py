@@ -9,7 +9,6 @@ import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.methods import METHODS
-from bayesemble.methods.base import Finisher, Maker
 from bayesemble.methods.laplace import laplace
 from bayesemble.methods.laplace.laplace import SLOT, Laplace
 from bayesemble.task.likelihoods import Heteroscedastic
@@ -31,9 +30,10 @@ def outputs(ensemble: be.Ensemble, x: Tensor, executor=None) -> Tensor:
     return (executor or be.Loop()).outputs(lambda p, b, i, _: function(p, b, i), ensemble.draw(), x, False)
 
 
-def test_it_makes_networks_and_has_something_to_finish():
-    assert isinstance(Laplace(), Maker)
-    assert isinstance(Laplace(), Finisher)
+def test_networks_can_be_drawn_once_training_is_over():
+    ensemble = quick_fit(task(), table(), Laplace())
+    assert Laplace().can_draw(ensemble.state)
+    assert not Laplace().can_draw(Laplace().init(ensemble.task, 0))
 
 
 # --- draws ---
@@ -70,10 +70,10 @@ def test_all_else_is_shared_and_training_is_that_of_a_deep_ensemble():
 def test_a_network_depends_on_its_number_alone(method, structure):
     method = Laplace(num_members=method.num_members, select=method.select, structure=structure)
     state = quick_fit(task(), table(), method).state
-    whole = method.make(state, range(6), seed=3).params["2.weight"]
-    parts = [method.make(state, numbers, seed=3).params["2.weight"] for numbers in (range(1), range(1, 6))]
+    whole = method.draw(state, range(6), seed=3).params["2.weight"]
+    parts = [method.draw(state, numbers, seed=3).params["2.weight"] for numbers in (range(1), range(1, 6))]
     assert torch.equal(torch.cat(parts), whole)
-    assert not torch.equal(whole, method.make(state, range(6), seed=4).params["2.weight"])
+    assert not torch.equal(whole, method.draw(state, range(6), seed=4).params["2.weight"])
 
 
 def test_a_mixture_is_its_parts_side_by_side():

@@ -10,6 +10,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import State
 from bayesemble.core.seeds import scoped
 from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import density_scores
 from bayesemble.methods.repulsion.interacting import products
 from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
@@ -35,7 +36,7 @@ def moved(method, task: be.Task, x: Tensor, y: Tensor, seed: int = 0, step: int 
     bound = task.bind(len(x), x)
     state = method.init(bound, seed)
     before = state.clone()
-    after, _ = method.step(state, Batch(x, y), bound, be.Vmap(), Clock(step, 10, seed))
+    after, _ = method.step(state, Batch(x, y), Context(bound, be.Vmap(), Clock(step, 10, seed)))
     steps = [after.members.params[name] - leaf for name, leaf in before.members.params.items()]
     return before, torch.cat([leaf.flatten(1) for leaf in steps], 1) / method.learning_rate
 
@@ -63,7 +64,7 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, eve
         module = tiny()
     # The first network drawn from the prior is drawn anew at step 0, as it was drawn for the start of step 1.
     after = method.init(be.Task(tiny, be.Categorical()).bind(6, x), 0)
-    method.step(after, Batch(x, y), be.Task(tiny, be.Categorical()).bind(6, x), be.Loop(), Clock(0, 10, 0))
+    method.step(after, Batch(x, y), Context(be.Task(tiny, be.Categorical()).bind(6, x), be.Loop(), Clock(0, 10, 0)))
     pool = after.slots["prior_draws"]
 
     where = others if elsewhere else x
@@ -139,7 +140,7 @@ def test_one_prior_draw_is_renewed_at_each_step():
     state = method.init(task, 0)
     for number in range(5):
         before = state.slots["prior_draws"]["0.weight"].clone()
-        state, _ = method.step(state, Batch(x, y), task, be.Loop(), Clock(number, 10, 0))
+        state, _ = method.step(state, Batch(x, y), Context(task, be.Loop(), Clock(number, 10, 0)))
         changed = (state.slots["prior_draws"]["0.weight"] != before).flatten(1).any(1)
         assert changed.tolist() == [number % 3 == place for place in range(3)]
 
@@ -156,7 +157,7 @@ def test_a_common_shift_of_all_logits_is_not_seen():
             state = method.init(bound, 0)
             state.members.params["bias"][1] += shift
             start = state.clone()
-            state, _ = method.step(state, Batch(x, y), bound, be.Loop(), Clock(0, 1, 0))
+            state, _ = method.step(state, Batch(x, y), Context(bound, be.Loop(), Clock(0, 1, 0)))
             steps.append(state.members.params["weight"] - start.members.params["weight"])
         torch.testing.assert_close(steps[0], steps[1])
 
@@ -209,7 +210,7 @@ def test_a_sampler_is_named_in_the_saved_settings_and_needed_again(tmp_path):
     x, y = table()
     assert torch.equal(loaded.predict(x).probs, ensemble.predict(x).probs)
     with pytest.raises(SettingError, match="sampler of points was not saved"):
-        loaded.method.step(loaded.state, Batch(x, y), loaded.task, loaded.executor, Clock(0, 1, 0))
+        loaded.method.step(loaded.state, Batch(x, y), Context(loaded.task, loaded.executor, Clock(0, 1, 0)))
 
 
 @pytest.mark.parametrize(

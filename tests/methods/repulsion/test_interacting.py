@@ -9,6 +9,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.core.types import Clock
 from bayesemble.execute.optimizers import leaf_rows
+from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion.interacting import Forces, _combine, norms, products
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
@@ -50,7 +51,7 @@ def directions(method, task: be.Task, params: dict, batch: int = 48) -> dict:
 
     before = {name: leaf.clone() for name, leaf in params.items()}
     state = State(State(members).clone().members, {})
-    state, _ = method.step(state, Batch(x.to(params["0.weight"]), y), bound, be.Loop(), Clock(0, 1, 0))
+    state, _ = method.step(state, Batch(x.to(params["0.weight"]), y), Context(bound, be.Loop(), Clock(0, 1, 0)))
     return {name: state.members.params[name] - before[name] for name in before}
 
 

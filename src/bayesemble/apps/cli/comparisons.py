@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -140,7 +140,7 @@ def methods(
     from bayesemble.methods import METHODS, method_class
 
     if name is None:
-        rows = [{"method": key, "class": method_class(key).__name__, "idea": _idea(METHODS[key])} for key in METHODS]
+        rows = [{"method": key, "class": method_class(key).__name__, "idea": METHODS[key].idea} for key in METHODS]
     else:
         values = allowed(method_class(name))
         rows = [
@@ -233,10 +233,3 @@ def _cell(value: dict[str, float | None] | None, digits: int) -> str:
     if value is None:
         return "failed"
     return f"{value['mean']:.{digits}f}" + ("" if value["error"] is None else f"±{value['error']:.{digits}f}")
-
-
-def _idea(maker: Any) -> str:
-    """The first line of a method's documentation, and what its name fixes."""
-    fixed = getattr(maker, "keywords", {})
-    words = (getattr(maker, "func", maker).__doc__ or "").strip().splitlines()[0]
-    return words + "".join(f" {key}={value}." for key, value in fixed.items())

@@ -17,12 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.types import Clock
-from bayesemble.methods import HMC, Method
-from bayesemble.methods.base import full_batch
+from bayesemble.methods import Method
 from bayesemble.task.task import Task
 from bayesemble.training.fit import fit
 
@@ -30,34 +26,17 @@ BUDGETS = ("steps", "seconds")
 _TRIAL_EPOCHS = 4  # the first warms up
 
 
-def gradients_per_step(method: Method) -> int:
-    """Gradients of one network that a step takes; of methods whose trajectories vary in length (hmc), the least."""
-    together = 1 if getattr(method, "sequential", False) else method.num_members
-    twice = 2 if getattr(method, "adversarial", 0.0) else 1  # one more, in the inputs
-    return together * twice * getattr(method, "training_draws", 1)
-
-
 def epochs_for_steps(method: Method, epochs: int, members: int) -> int:
     """Epochs in which a method takes as many gradients as `members` networks do in `epochs`; at least one."""
-    return max(1, round(epochs * members / gradients_per_step(method)))
+    return max(1, round(epochs * members / method.gradients_per_step))
 
 
-def gradient_evaluations(
-    method: Method, history: list[dict[str, Any]], num_rows: int, batch_size: int | None, seed: int
-) -> int:
+def gradient_evaluations(history: list[dict[str, Any]]) -> int:
     """Gradients of one network on one batch, over a whole run; what a method does after training is not counted.
 
     Where all rows are one batch, each of its gradients counts once, too.
     """
-    if isinstance(method, HMC):
-        # A transition takes the gradient at its start, then one for each leapfrog step.
-        steps = (
-            1 + method._num_leapfrog(torch.tensor(row["step_size"]), Clock(place, len(history), seed))
-            for place, row in enumerate(history)
-        )
-        return method.num_members * sum(steps)
-    batches = 1 if batch_size is None else -(-num_rows // batch_size)
-    return len(history) * batches * gradients_per_step(method)
+    return sum(int(row["gradients"]) for row in history)
 
 
 @dataclass(frozen=True)
@@ -95,7 +74,7 @@ def measure_pace(
         method,
         data,
         epochs=_TRIAL_EPOCHS,
-        batch_size=None if full_batch(method) else batch_size,
+        batch_size=None if method.full_batch else batch_size,
         progress=False,
         on_epoch=note,
         **how,

@@ -35,7 +35,6 @@ from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
 from bayesemble.methods import Method
-from bayesemble.methods.base import Finisher
 from bayesemble.metrics import aurc, crps, summarise
 from bayesemble.models import mlp
 from bayesemble.predictive import RealPredictive
@@ -115,19 +114,17 @@ def failed(job: Job, reason: str) -> Result:
 def _train_and_score(job: Job, heard: list[warnings.WarningMessage]) -> Result:
     source, method = job.source, job.source.make_method()
     split = source.split()
-    warm_up(method)  # type: ignore[arg-type]  # a frozen dataclass
+    warm_up(method)
     heard.clear()
     before = restart_peak()
-    ensemble, finishing = _train(job, method, split)
+    ensemble = _train(job, method, split)
     scores = score_run(ensemble, split)
     start = time.perf_counter()
     ensemble.predict(split.x_test)
     cost = {
-        "train_seconds": sum(row["seconds"] for row in ensemble.history) + finishing,
+        "train_seconds": sum(row["seconds"] + row.get("finish_seconds", 0.0) for row in ensemble.history),
         "predict_seconds": time.perf_counter() - start,
-        "gradient_evaluations": gradient_evaluations(
-            method, ensemble.history, len(split.x_train), source.batch_size, source.seed
-        ),
+        "gradient_evaluations": gradient_evaluations(ensemble.history),
         "parameters": count_parameters(ensemble.task, method).total,
         "peak_memory_mb": max(peak_memory() - before, 0.0) / MEGABYTE,  # without libraries and data, which all hold
     }
@@ -147,19 +144,16 @@ def warm_up(method: Method) -> None:
         fit(task, method, (inputs, targets), epochs=1, executor="loop", progress=False).predict(inputs)
 
 
-def _train(job: Job, method: Method, split: Split) -> tuple[Ensemble, float]:
-    """The ensemble, and the seconds that the method took once training was over."""
+def _train(job: Job, method: Method, split: Split) -> Ensemble:
     source = job.source
     source.write(job.folder)
-    resumed, last = checkpoints.exists(job.folder), time.perf_counter()
+    resumed = checkpoints.exists(job.folder)
 
     def show(_: Any, row: dict[str, Any]) -> None:
-        nonlocal last
         (job.folder / PROGRESS).write_text(str(row["epoch"]))
-        last = time.perf_counter()
 
     (job.folder / PROGRESS).write_text("0")
-    ensemble = fit(
+    return fit(
         source.task(split),
         method,
         (split.x_train, split.y_train),
@@ -174,7 +168,6 @@ def _train(job: Job, method: Method, split: Split) -> tuple[Ensemble, float]:
         progress=False,
         on_epoch=show,
     )
-    return ensemble, time.perf_counter() - last if isinstance(method, Finisher) else 0.0
 
 
 def executor_for(method: Method, dropout: float) -> Executor:

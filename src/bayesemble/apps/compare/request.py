@@ -15,7 +15,6 @@ from bayesemble.core.errors import CheckpointError, SettingError
 from bayesemble.core.settings import parse_value, setting, validate
 from bayesemble.data import Split
 from bayesemble.methods import METHODS, Method, make_method
-from bayesemble.methods.base import full_batch, keeps_dropout
 
 DEFAULT_METHODS = "map,deep_ensemble,repulsive,svgd,ecmp,mc_dropout,swag,subspace,csgmcmc,laplace"
 _DROPOUT_RATE = 0.1
@@ -52,12 +51,12 @@ class Request:
         return RunSource(
             data=self.data,
             seed=seed,
-            dropout=_DROPOUT_RATE if keeps_dropout(method) else 0.0,
+            dropout=_DROPOUT_RATE if method.keeps_dropout else 0.0,
             rows=self.rows,
             ood=self.ood,
             method=settings.dump(method),
             epochs=epochs,
-            batch_size=None if full_batch(method) else self.batch_size,
+            batch_size=None if method.full_batch else self.batch_size,
             record=self.record,
         )
 
@@ -99,7 +98,6 @@ def _parse_method(label: str, members: int) -> Method:
         if not equals:
             raise SettingError(f"a setting is written key=value, got {pair!r} in {label!r}")
         chosen[key.strip()] = parse_value(value.strip())
-    fixed = getattr(METHODS.get(name), "keywords", {})
-    if "num_members" not in fixed:
+    if name in METHODS and "num_members" not in METHODS[name].fixed:
         chosen.setdefault("num_members", members)
     return make_method(name, **chosen)

@@ -23,8 +23,8 @@ from bayesemble.core.files import write_json
 from bayesemble.core.settings import validate
 from bayesemble.data import Split
 from bayesemble.data.sources import data_stamp, load_data
-from bayesemble.execute.schedules import SCHEDULES
-from bayesemble.methods import METHODS, Method, method_class
+from bayesemble.execute.schedules import Schedule
+from bayesemble.methods import Method
 from bayesemble.models import mlp
 from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.task.likelihoods import Categorical, HeteroscedasticGaussian
@@ -59,7 +59,7 @@ class RunSource:
 
     def make_method(self) -> Method:
         """The method with its settings; refused if nobody registered it."""
-        return settings.parse(self.method, {method_class(name) for name in METHODS}, SCHEDULES.values())
+        return settings.parse(self.method, Method, [Schedule])
 
     def task(self, split: Split) -> Task:
         """A small network for the data, with the likelihood that its targets ask for."""

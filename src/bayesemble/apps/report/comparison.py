@@ -144,7 +144,7 @@ def _details(comparison: Comparison, row: Row, shown: list[Shown]) -> Details:
     values = settings.dump(method)
     rows = [
         (part.name, _plain(values[part.name]), part.metadata.get("help", ""))
-        for part in dataclasses.fields(method)  # type: ignore[arg-type]
+        for part in dataclasses.fields(method)
         if part.name in values
     ]
     facts += [

@@ -154,7 +154,7 @@ def _check(holds: bool, words: str) -> None:
 
 def _parse_request(values: dict[str, Any], path: Path) -> TableRequest:
     try:
-        request: TableRequest = settings.parse(values.get("job"), [TableRequest], [Recipe])
+        request: TableRequest = settings.parse(values.get("job"), TableRequest, [Recipe])
         request.recipe.make_method()
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not say how the run was made: {error}") from error

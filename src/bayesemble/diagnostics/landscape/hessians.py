@@ -30,7 +30,7 @@ from bayesemble.core.errors import MissingExtraError, ModelError
 from bayesemble.core.settings import require
 from bayesemble.diagnostics.landscape import measure
 from bayesemble.methods.laplace.gauss_newton import Network
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 from bayesemble.training.batches import as_source
 from bayesemble.training.ensemble import Ensemble
 
@@ -152,7 +152,7 @@ class _Mean(nn.Module):
 class _Rows:
     """Batches that can be gone through again and again, as the package wants them."""
 
-    def __init__(self, task: Task, data: Any, device: torch.device) -> None:
+    def __init__(self, task: BoundTask, data: Any, device: torch.device) -> None:
         self.source = as_source(data, task.dtype, _BATCH_SIZE, shuffle=False).checked(task, training=False).to(device)
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
@@ -161,7 +161,7 @@ class _Rows:
 
 
 @contextmanager
-def _explained(task: Task) -> Iterator[None]:
+def _explained(task: BoundTask) -> Iterator[None]:
     """Say in a sentence that a layer cannot be differentiated twice as the package does it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch itself, at its first use of forward mode

@@ -4,6 +4,8 @@ They lie in a slot beside the members, `(member, sample, ...)`, each with the ba
 Which places of the slot hold one is kept beside them, `(member, sample)`; all members are collected at the same steps.
 """
 
+from typing import NamedTuple
+
 import torch
 
 from bayesemble.core import offload
@@ -16,6 +18,17 @@ NETWORKS = "collected"  # parameters and buffers that members have of their own,
 PLACES = "collected_places"  # whether there is one, (member, sample)
 
 SLOTS = (NETWORKS, PLACES)
+
+
+class Moment(NamedTuple):
+    """What is done in a step of a run."""
+
+    factor: float
+    """On the learning rate."""
+    keep: int | None = None
+    """Where the networks are kept afterwards, if they are."""
+    sampling: bool = False
+    """Whether noise is added."""
 
 
 def make(members: Members, num: int) -> dict[str, Leaves]:
@@ -41,18 +54,21 @@ def networks(state: State) -> Members:
 
     Each has its share of the weight of its member.
     """
-    members = state.members
-    filled = state.slots[PLACES]["filled"][0] if PLACES in state.slots else torch.zeros(0, dtype=torch.bool)
-    num = int(filled.sum())
+    members, num = state.members, count(state)
     if not num:
         return members
-    kept = state.slots[NETWORKS]
+    kept, filled = state.slots[NETWORKS], state.slots[PLACES]["filled"][0]
 
     def joined(leaves: Leaves) -> Leaves:
         return {n: kept[n][:, filled].flatten(0, 1) if n in kept else leaf for n, leaf in leaves.items()}
 
     weights = (members.weights / num).repeat_interleave(num)
     return Members(joined(members.params), joined(members.buffers), weights, members.shared)
+
+
+def count(state: State) -> int:
+    """How many networks of each member were collected."""
+    return int(state.slots[PLACES]["filled"][0].sum()) if PLACES in state.slots else 0
 
 
 def _leaves(members: Members) -> Leaves:

@@ -24,38 +24,25 @@ Bayesian deep learning".
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from bayesemble.core import offload, seeds
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import require, setting, validate
+from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Clock, Info, Leaves
-from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers import clip_per_member
-from bayesemble.methods import gradient
 from bayesemble.methods.along_training import kept_networks
-from bayesemble.task.task import Task
+from bayesemble.methods.along_training.kept_networks import Moment
+from bayesemble.methods.base import Chains, Context, Method
+from bayesemble.task.task import BoundTask
 
 SAMPLERS = ("sghmc", "sgld")
 _VELOCITY = "velocity"
 
 
-class Moment(NamedTuple):
-    """What is done in a step of a run."""
-
-    factor: float
-    """On the learning rate."""
-    sampling: bool
-    """Whether there is noise."""
-    place: int | None
-    """Where networks are collected afterwards, if they are."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class CyclicalSGMCMC:
+class CyclicalSGMCMC(Method):
     """Chains of SGLD or SGHMC on batches, with a step size that falls in cycles."""
 
     num_members: int = setting(4, "number of chains", least=1)
@@ -80,14 +67,17 @@ class CyclicalSGMCMC:
 
     drawn_slots = kept_networks.SLOTS
 
-    def __post_init__(self) -> None:
-        validate(self)
+    @property
+    def needs_every_epoch(self) -> bool:
+        """Networks are collected up to the end."""
+        return True
 
-    def member_rows(self, num_data: int, seed: int) -> Tensor | None:
-        """All chains see all rows."""
-        return None
+    @property
+    def training_slots(self) -> tuple[str, ...]:
+        """The velocities."""
+        return (_VELOCITY,)
 
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the chains where networks start, at rest."""
         members = task.new_members(self.num_members, seed)
         slots = kept_networks.make(members, self.cycles * self.samples_per_cycle)
@@ -95,13 +85,14 @@ class CyclicalSGMCMC:
             slots[_VELOCITY] = offload.zeros_like(members.params, _VELOCITY)
         return State(members, slots)
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move all chains, with noise if they are sampling, and collect them if it is time."""
-        members, now = state.members, self.moment(clock)
-        own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
-        values, gradients = executor.gradients(task.mean_log_likelihood, members, batch, own_seeds)
-        assert task.num_data is not None
-        uphill = {name: leaf.div_(task.num_data) for name, leaf in task.score(gradients, members.params).items()}
+        task, members, now = context.task, state.members, self.moment(context.clock)
+        random = context.random_seeds(members)
+        values, gradients = context.executor.gradients(task.mean_log_likelihood, members, batch, random)
+        uphill = {
+            name: leaf.div_(task.num_data) for name, leaf in task.log_joint_gradient(gradients, members.params).items()
+        }
         if self.clip is not None and not now.sampling:
             clip_per_member(uphill, self.clip, members.shared)
         rate = self.learning_rate * now.factor
@@ -109,15 +100,19 @@ class CyclicalSGMCMC:
             leaf.mul_(rate)
         if now.sampling:
             friction = self.alpha if self.sampler == "sghmc" else 1.0
-            add_noise(uphill, math.sqrt(2 * rate * friction / task.num_data), clock)
+            add_noise(uphill, math.sqrt(2 * rate * friction / task.num_data), context.clock)
         self._move(state, uphill)
-        if now.place is not None:
-            kept_networks.put(state, now.place)
+        if now.keep is not None:
+            kept_networks.put(state, now.keep)
         return state, {"loss": -values}
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """The networks collected of all chains, chain after chain, or a sample of them; at first, the chains."""
-        return gradient.draw(State(kept_networks.networks(state)), num, generator)
+    def networks(self, state: State) -> Members:
+        """The networks collected of all chains, chain after chain; before there are any, the chains."""
+        return kept_networks.networks(state)
+
+    def chains(self, state: State) -> Chains:
+        """The networks collected of each chain."""
+        return Chains(kept_networks.count(state), {})
 
     def moment(self, clock: Clock) -> Moment:
         """What is done in a step. Every cycle has at least one step with noise: its last, which is collected."""
@@ -133,11 +128,11 @@ class CyclicalSGMCMC:
         factor = self.floor + (1 - self.floor) * cosine
         done, num = clock.step - begin - exploring, end - begin - exploring
         if done < 0:
-            return Moment(factor, False, None)
+            return Moment(factor)
         wanted = min(self.samples_per_cycle, num)
         place = done * wanted // num
         full = (done + 1) * wanted // num > place
-        return Moment(factor, True, cycle * self.samples_per_cycle + place if full else None)
+        return Moment(factor, cycle * self.samples_per_cycle + place if full else None, sampling=True)
 
     def _move(self, state: State, push: Leaves) -> None:
         """Add the push to the positions, or to the velocities and these to the positions."""

@@ -14,38 +14,26 @@ mode connectivity, and fast ensembling of DNNs".
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import torch
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Clock, Info
-from bayesemble.execute.executor import Executor
-from bayesemble.execute.schedules import SCHEDULES, Schedule, resolve
-from bayesemble.methods import gradient
+from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
 from bayesemble.methods.along_training import kept_networks
-from bayesemble.methods.gradient import ParticleMethod
-from bayesemble.task.task import Task
+from bayesemble.methods.along_training.kept_networks import Moment
+from bayesemble.methods.base import Context
+from bayesemble.methods.gradient import GradientMethod
+from bayesemble.task.task import BoundTask
 
 _START = {"cosine": 0.0, "triangular": 0.8}
 
 
-class Moment(NamedTuple):
-    """What is done in a step of a run."""
-
-    factor: float
-    """On the learning rate."""
-    place: int | None
-    """Where networks are collected afterwards, if they are."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class Snapshot(ParticleMethod):
+class Snapshot(GradientMethod):
     """Networks kept where a cyclical learning rate is lowest: snapshot and fast geometric ensembles."""
 
     num_members: int = setting(1, "number of independently started members, each with snapshots of its own", least=1)
-    schedule: str | Schedule = setting(
+    schedule: ScheduleLike = setting(
         "constant", "learning-rate schedule before the first cycle begins", choices=SCHEDULES
     )
     snapshots: int = setting(5, "networks kept of each member", least=1)
@@ -59,23 +47,28 @@ class Snapshot(ParticleMethod):
 
     drawn_slots = kept_networks.SLOTS
 
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
-        state = gradient.init(self, task, seed)
+        state = super().init(task, seed)
         return State(state.members, state.slots | kept_networks.make(state.members, self.snapshots))
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint, at the rate of the cycle, and keep it if that was lowest."""
-        now = self.moment(clock)
-        scores, info = gradient.scores(self, state, batch, task, executor, clock)
-        state = gradient.ascend(self, state, scores, task, clock, now.factor)
-        if now.place is not None:
-            kept_networks.put(state, now.place)
+        now = self.moment(context.clock)
+        gradients, info = self.uphill(state, batch, context)
+        state = self.ascend(state, gradients, context, now.factor)
+        if now.keep is not None:
+            kept_networks.put(state, now.keep)
         return state, info
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """The snapshots of all members, member after member, or a sample of them; at first, the members."""
-        return gradient.draw(State(kept_networks.networks(state)), num, generator)
+    @property
+    def needs_every_epoch(self) -> bool:
+        """The last network is kept at the end."""
+        return True
+
+    def networks(self, state: State) -> Members:
+        """The snapshots of all members, member after member; before there are any, the members."""
+        return kept_networks.networks(state)
 
     def moment(self, clock: Clock) -> Moment:
         """What is done in a step."""

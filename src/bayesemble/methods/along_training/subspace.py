@@ -22,20 +22,19 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Leaves, MemberFunction, TrainingData
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
+from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, TrainingData
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
+from bayesemble.methods.base import Context
 from bayesemble.methods.geometry import batch_norm, curves, subspaces
-from bayesemble.methods.gradient import ParticleMethod
-from bayesemble.task.task import Task
+from bayesemble.methods.gradient import GradientMethod, in_turn
+from bayesemble.task.task import BoundTask
 
 _BASIS, _POINTS, _BUFFERS = "subspace_basis", "subspace_points", "subspace_buffers"  # slots
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subspace(ParticleMethod):
+class Subspace(GradientMethod):
     """Inference in a few directions around the average of the last weights."""
 
     num_members: int = setting(1, "number of independently started modes, each with a subspace of its own", least=1)
@@ -66,7 +65,6 @@ class Subspace(ParticleMethod):
     curve_epochs: int = setting(50, "passes over the data with which curves are trained, for basis='curve'", least=1)
 
     drawn_slots = (*running_moments.SLOTS, _BASIS, _POINTS, _BUFFERS)
-    made_from = _POINTS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,23 +78,23 @@ class Subspace(ParticleMethod):
         """Number of coordinates of each member."""
         return (2 if self.basis == "curve" else 5) if self.dim is None else self.dim
 
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with nothing collected."""
-        state = gradient.init(self, task, seed)
+        state = super().init(task, seed)
         if self.basis == "curve":
             require(self.num_members > 1, "a curve leads from one member to another: basis='curve' needs num_members=2")
             return state
         return replace(state, slots=state.slots | running_moments.start(state.members.params, self.rank))
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint; now and then, unless curves are wanted, take a snapshot."""
-        scores, info = gradient.scores(self, state, batch, task, executor, clock)
-        state = gradient.ascend(self, state, scores, task, clock)
+        gradients, info = self.uphill(state, batch, context)
+        state = self.ascend(state, gradients, context)
         if self.basis != "curve":
-            running_moments.follow(state, clock, self.start, self.snapshots, self.num_directions + 1)
+            running_moments.follow(state, context.clock, self.start, self.snapshots, self.num_directions + 1)
         return state, info
 
-    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+    def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Find directions, then coordinates, then batch-norm statistics."""
         found = running_moments.rank(state) if self.basis != "curve" else math.inf
         if found <= self.num_directions:
@@ -106,25 +104,26 @@ class Subspace(ParticleMethod):
                 stacklevel=2,
             )
             return state
-        count = state.members.num_members
-        generators = [seeds.generator(seed, "member", place, "subspace") for place in range(count)]
-        centre, basis = self._plane(state, task, data, executor, generators)
+        task, count = context.task, state.members.num_members
+        generators = [seeds.generator(context.clock.seed, "member", index, "subspace") for index in range(count)]
+        centre, basis = self._plane(state, data, context, generators)
         state = replace(state, slots=state.slots | {MEAN: centre, _BASIS: basis})
         each = math.ceil(self.draws / count)
         infer = self._sample if self.inference == "ess" else self._fit
-        points = infer(state, task, data, executor, each, generators)
+        points = infer(state, data, context, each, generators)
         state = replace(state, slots=state.slots | {_POINTS: {"points": points}})
         names = batch_norm.norm_buffers(task.module)
-        parts = [batch_norm.remeasured(task, self._networks(state, points[:, i]), data, executor) for i in range(each)]
+        moved = [self._moved(state, points[:, i]) for i in range(each)]
+        parts = [batch_norm.remeasured(task, networks, data, context.executor) for networks in moved]
         own = {name: torch.stack([part.buffers[name] for part in parts], 1) for name in names}
         return replace(state, slots=state.slots | ({_BUFFERS: own} if own else {}))
 
     def _plane(
-        self, state: State, task: Task, data: TrainingData, executor: Executor, generators: list[torch.Generator]
+        self, state: State, data: TrainingData, context: Context, generators: list[torch.Generator]
     ) -> tuple[Leaves, Leaves]:
         """The centre of each subspace and its directions."""
         if self.basis == "curve":
-            return subspaces.of_curve(self._curves(state.members, task, data, executor, generators))
+            return subspaces.of_curve(self._curves(state.members, data, context, generators))
         centre = state.slots[MEAN]
         principal = subspaces.principal(state.slots[DEVIATIONS], running_moments.rank(state), self.num_directions)
         if self.basis == "pca":
@@ -133,7 +132,7 @@ class Subspace(ParticleMethod):
         return centre, subspaces.random(centre, self.num_directions, lengths[:, :2].mean(1), generators)
 
     def _curves(
-        self, members: Members, task: Task, data: TrainingData, executor: Executor, generators: list[torch.Generator]
+        self, members: Members, data: TrainingData, context: Context, generators: list[torch.Generator]
     ) -> Leaves:
         """Control points `(member, 3, ...)` of a curve from each member to the next."""
         own = members.unshared()
@@ -141,62 +140,48 @@ class Subspace(ParticleMethod):
         curves.train(
             points,
             "bezier",
-            task,
+            context.task,
             own.buffers,
             data,
-            executor,
+            context.executor,
             epochs=self.curve_epochs,
             learning_rate=self.learning_rate,
             generators=generators,
         )
         return points
 
-    def _networks(self, state: State, points: Tensor) -> Members:
+    def _moved(self, state: State, points: Tensor) -> Members:
         """The members moved to the points `(member, dim)` of their subspaces."""
         params = subspaces.weights_at(state.slots[MEAN], state.slots[_BASIS], points)
         return replace(state.members, params=params)
 
     def _sample(
-        self,
-        state: State,
-        task: Task,
-        data: TrainingData,
-        executor: Executor,
-        num: int,
-        generators: list[torch.Generator],
+        self, state: State, data: TrainingData, context: Context, num: int, generators: list[torch.Generator]
     ) -> Tensor:
         """Points `(member, num, dim)` by elliptical slice sampling; `warmup` points before them are left out."""
 
         def log_likelihood(points: Tensor) -> Tensor:
-            return _log_likelihood(task, self._networks(state, points), data, executor) / self.temperature
+            return _log_likelihood(self._moved(state, points), data, context) / self.temperature
 
         begin = torch.zeros(state.members.num_members, self.num_directions, dtype=torch.float64)
         samples, _ = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
         return samples[:, self.warmup :].contiguous()
 
     def _fit(
-        self,
-        state: State,
-        task: Task,
-        data: TrainingData,
-        executor: Executor,
-        num: int,
-        generators: list[torch.Generator],
+        self, state: State, data: TrainingData, context: Context, num: int, generators: list[torch.Generator]
     ) -> Tensor:
         """Points drawn from Normal(mean, width^2), which maximises E[log p(data|w(z))] / temperature - KL."""
-        shape = (state.members.num_members, self.num_directions)
+        task, shape = context.task, (state.members.num_members, self.num_directions)
         mean = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
         log_width = torch.full(shape, math.log(self.std / 10), dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.Adam([mean, log_width], lr=self.vi_rate)
-        assert task.num_data is not None
         for _ in range(self.vi_epochs):
             for batch in data():
                 noise = _normal(shape, generators)
                 points = mean.detach() + log_width.detach().exp() * noise
                 with batch_norm.batch_statistics(task.module):
-                    _, slopes = executor.gradients(
-                        batch_norm.log_likelihood_of(task), self._networks(state, points), batch
-                    )
+                    function, networks = batch_norm.log_likelihood_of(task), self._moved(state, points)
+                    _, slopes = context.executor.gradients(function, networks, batch)
                 slope = subspaces.pulled_back(slopes, state.slots[_BASIS]).double() * task.num_data / self.temperature
                 kl = (log_width.exp() ** 2 + mean**2) / (2 * self.std**2) - log_width
                 surrogate = kl.sum() - (slope * (mean + log_width.exp() * noise)).sum()
@@ -205,13 +190,16 @@ class Subspace(ParticleMethod):
                 optimizer.step()
         return torch.stack([(mean + log_width.exp() * _normal(shape, generators)).detach() for _ in range(num)], 1)
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """The networks that were kept; before there are any, the members."""
-        if self.made_from not in state.slots:
-            return gradient.draw(state, num, generator)
-        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+    @property
+    def needs_every_epoch(self) -> bool:
+        """Snapshots are taken up to the end."""
+        return True
 
-    def make(self, state: State, numbers: range, seed: int) -> Members:
+    def can_draw(self, state: State) -> bool:
+        """Networks of the subspaces, once coordinates were found."""
+        return _POINTS in state.slots
+
+    def draw(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn; after the last that was kept, the first comes again."""
         slots, count = state.slots, state.members.num_members
         points = slots[_POINTS]["points"]
@@ -219,7 +207,7 @@ class Subspace(ParticleMethod):
         turns = [number // count % points.shape[1] for number in numbers]
         centre, basis = ({n: leaf[places] for n, leaf in slots[slot].items()} for slot in (MEAN, _BASIS))
         params = subspaces.weights_at(centre, basis, points[places, turns])
-        base = gradient.in_turn(state.members, numbers, set(params))
+        base = in_turn(state.members, numbers, set(params))
         own = {name: leaf[places, turns] for name, leaf in slots.get(_BUFFERS, {}).items()}
         return replace(base, params=params, buffers=base.buffers | own, shared=base.shared - own.keys())
 
@@ -233,10 +221,10 @@ def _at(function: MemberFunction, targets: Tensor) -> MemberFunction:
     return lambda params, buffers, inputs, _: function(params, buffers, inputs, targets)
 
 
-def _log_likelihood(task: Task, members: Members, data: TrainingData, executor: Executor) -> Tensor:
+def _log_likelihood(members: Members, data: TrainingData, context: Context) -> Tensor:
     """Log likelihood of all rows, `(member,)`, in double precision; batch norm uses the statistics of each batch."""
+    task, executor = context.task, context.executor
     total, rows = torch.zeros(members.num_members, dtype=torch.float64), 0
-    assert task.num_data is not None
     for batch in data():
         with batch_norm.batch_statistics(task.module):
             if batch.targets_per_member:

@@ -21,17 +21,17 @@ import torch
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient, numbered_draws
+from bayesemble.core.types import Batch, Info, Leaves, TrainingData
+from bayesemble.methods import numbered_draws
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN, SQUARES
-from bayesemble.methods.gradient import ParticleMethod
-from bayesemble.task.task import Task
+from bayesemble.methods.base import Context
+from bayesemble.methods.gradient import GradientMethod, in_turn
+from bayesemble.task.task import BoundTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class SWAG(ParticleMethod):
+class SWAG(GradientMethod):
     """A Gaussian fitted to the weights along the last part of training."""
 
     num_members: int = setting(1, "number of independently started modes; several are MultiSWAG", least=1)
@@ -47,22 +47,21 @@ class SWAG(ParticleMethod):
     draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn", least=1)
 
     drawn_slots = (*running_moments.SLOTS, *numbered_draws.SLOTS)
-    made_from = numbered_draws.ROOTS
 
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with nothing collected."""
-        state = gradient.init(self, task, seed)
+        state = super().init(task, seed)
         slots = running_moments.start(state.members.params, 0 if self.diagonal else self.rank)
         return replace(state, slots=state.slots | slots)
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint; now and then, take a snapshot."""
-        scores, info = gradient.scores(self, state, batch, task, executor, clock)
-        state = gradient.ascend(self, state, scores, task, clock)
-        running_moments.follow(state, clock, self.start, self.snapshots)
+        gradients, info = self.uphill(state, batch, context)
+        state = self.ascend(state, gradients, context)
+        running_moments.follow(state, context.clock, self.start, self.snapshots)
         return state, info
 
-    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+    def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""
         count = running_moments.num_snapshots(state)
         if count < 2:
@@ -74,17 +73,20 @@ class SWAG(ParticleMethod):
             return state
         if count < self.rank and not self.diagonal:
             warnings.warn(f"SWAG took {count} snapshots, so that its rank is {count}, not {self.rank}", stacklevel=2)
-        return numbered_draws.measure(state, task, self._networks, self.draws, data, executor, seed)
+        return numbered_draws.measure(state, self._networks, self.draws, data, context)
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """Networks from the Gaussian; before there is one, the members."""
-        if self.made_from not in state.slots:
-            return gradient.draw(state, num, generator)
-        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+    @property
+    def needs_every_epoch(self) -> bool:
+        """Snapshots are taken up to the end."""
+        return True
 
-    def make(self, state: State, numbers: range, seed: int) -> Members:
+    def can_draw(self, state: State) -> bool:
+        """Networks from the Gaussian, once there is one."""
+        return numbered_draws.ROOTS in state.slots
+
+    def draw(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""
-        return numbered_draws.make(state, numbers, seed, self._networks)
+        return numbered_draws.draw(state, numbers, seed, self._networks)
 
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ), one z2 for all leaves of a network."""
@@ -104,4 +106,4 @@ class SWAG(ParticleMethod):
                 deviations = slots[DEVIATIONS][name][places, :rank]
                 spread += torch.einsum("nk,nk...->n...", common.to(mean), deviations) / math.sqrt(rank - 1)
             leaves[name] = mean + math.sqrt(self.scale) * spread
-        return replace(gradient.in_turn(members, numbers, set(leaves)), params=leaves)
+        return replace(in_turn(members, numbers, set(leaves)), params=leaves)

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayesemble.core.members import Members
 from bayesemble.core.types import Inputs, Leaves, MemberFunction, TrainingData, map_tensors, tensors_of
 from bayesemble.execute.executor import Executor
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 _RESET = {"running_mean": 0.0, "running_var": 1.0, "num_batches_tracked": 0}
 
@@ -30,7 +30,7 @@ def norm_buffers(module: nn.Module) -> set[str]:
     return {f"{place}.{name}".lstrip(".") for place in layers for name, _ in layers[place].named_buffers(recurse=False)}
 
 
-def remeasured(task: Task, members: Members, data: TrainingData, executor: Executor) -> Members:
+def remeasured(task: BoundTask, members: Members, data: TrainingData, executor: Executor) -> Members:
     """The same networks with batch-norm statistics of the data; without such layers, the members as they are.
 
     If every member has data of its own, networks take that of each member in turn.
@@ -63,7 +63,7 @@ def _tracking_layers(module: nn.Module) -> dict[str, _NormBase]:
     return {place: layer for place, layer in layers.items() if layer.track_running_stats}
 
 
-def log_likelihood_of(task: Task) -> MemberFunction:
+def log_likelihood_of(task: BoundTask) -> MemberFunction:
     """Mean log likelihood of one member on a batch, with nothing in training but what the caller has put there."""
 
     def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers import Optimizer
 from bayesemble.execute.schedules import resolve
 from bayesemble.methods.geometry import batch_norm
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 KINDS = ("bezier", "polygon")
 
@@ -57,7 +57,7 @@ def networks_at(points: Leaves, kind: str, positions: Tensor) -> Leaves:
 def train(
     points: Leaves,
     kind: str,
-    task: Task,
+    task: BoundTask,
     buffers: Leaves,
     data: TrainingData,
     executor: Executor,
@@ -83,7 +83,7 @@ def train(
             members = Members(networks_at(points, kind, positions), buffers, weights)
             with batch_norm.batch_statistics(task.module):
                 _, slopes = executor.gradients(batch_norm.log_likelihood_of(task), members, batch)
-            scores = task.score(slopes, members.params)
+            scores = task.log_joint_gradient(slopes, members.params)
             factors = coefficients(kind, positions, size)[:, 1:-1] / -task.num_data
             downhill = {n: torch.einsum("pj,p...->pj...", factors.to(leaf), leaf) for n, leaf in scores.items()}
             optimizer.update(moving, downhill, slots, learning_rate * schedule(epoch / epochs))

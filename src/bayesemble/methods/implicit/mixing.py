@@ -67,7 +67,7 @@ def _counts(logits: Leaves, patches: Patches, assigned: Leaves) -> Leaves:
     return counts
 
 
-def add_prior_scores(
+def add_prior_gradients(
     scores: Leaves, logits: Leaves, learned: Leaves, patches: Patches, task: Task, rate: float
 ) -> None:
     """Add the gradient of the KL in the logits, for leaves and components `learned`; in place."""

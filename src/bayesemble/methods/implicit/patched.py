@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,10 +29,10 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient, numbered_draws
-from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.core.types import Batch, Info, Leaves, TrainingData
+from bayesemble.methods import numbered_draws
+from bayesemble.methods.base import Context, Extent
+from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.implicit import mixing
 from bayesemble.methods.implicit.components import (
     BUFFERS_SLOT,
@@ -61,22 +60,11 @@ from bayesemble.methods.implicit.patches import (
     uniform_count,
 )
 from bayesemble.task.select import Wish, layers
-from bayesemble.task.task import OF_LIKELIHOOD, Task
-
-
-class Implicit(NamedTuple):
-    """What an implicit ensemble amounts to."""
-
-    extra: int
-    """Parameters that it has beside those of the network."""
-    powers: tuple[tuple[int, int], ...]
-    """Bases and exponents whose product is the number of networks it stands for."""
-    drawn: int
-    """Numbers that a draw replaces."""
+from bayesemble.task.task import OF_LIKELIHOOD, BoundTask, Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Patched(ParticleMethod):
+class Patched(GradientMethod):
     """The whole family: components on chosen leaves, assigned per layer, element, unit or network."""
 
     num_members: int = setting(1, "number of independently started patched networks; draws average over all", least=1)
@@ -116,6 +104,11 @@ class Patched(ParticleMethod):
         require(not alone, "mixing='learned' compares draws with one another: set training_draws=2 or more")
         require(not self.anchored, "anchored=True is for members without components; leave it off")
 
+    @property
+    def gradients_per_step(self) -> int:
+        """Every draw of a batch takes gradients of its own."""
+        return super().gradients_per_step * self.training_draws
+
     def patches(self, task: Task) -> Patches:
         """Which leaves of a network are drawn, and how."""
         if task.mixed:
@@ -130,22 +123,22 @@ class Patched(ParticleMethod):
         require(not missing, f"assignment says nothing of {', '.join(missing[:5])}, which select={self.select!r} means")
         return make_patches(task.module, layers(task.module, names), kinds)
 
-    def implicit(self, task: Task) -> Implicit:
+    def extent(self, task: Task) -> Extent:
         """What a member has beside a plain network, and how many networks it stands for."""
         patches, shapes = self.patches(task), task.shapes
         numbers = sum(math.prod(shapes[name]) for name in patches)
         logits = len({patch.key for patch in patches.values()}) * self.components if self.mixing == "learned" else 0
         choices = self.components + (self.rate > 0)
         powers = ((choices, uniform_count(patches, shapes)),) if choices > 1 else ()
-        return Implicit((self.components - 1) * numbers + logits, powers, numbers)
+        return Extent((self.components - 1) * numbers + logits, powers, numbers)
 
-    def kl_divergence(self, state: State, task: Task) -> Tensor:
+    def kl_divergence(self, state: State, task: BoundTask) -> Tensor:
         """KL from the prior to what is drawn, `(member,)`: see `mixing.kl_divergence`."""
         patches = patches_of(state)
         shares = self._probabilities(state, patches)
         return mixing.kl_divergence(leaves_of(state), patches, shares, task, self.sigma)
 
-    def from_prior(self, task: Task, seed: int) -> State:
+    def from_prior(self, task: BoundTask, seed: int) -> State:
         """A state whose leaves and components are drawn from the prior, instead of being trained."""
         state = self.init(task, seed)
         assert task.prior is not None
@@ -156,9 +149,9 @@ class Patched(ParticleMethod):
                     leaf.copy_(task.prior.sample({name: shape}, own, task.dtype)[name])
         return state
 
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start from the network's own initialisation, or from a trained network, and spread the components."""
-        members, patches = gradient.init(self, task, seed).members, self.patches(task)
+        members, patches = self.new_members(task, seed), self.patches(task)
         if self.start is not None:
             copy_trained(self.start, members)
         slots: dict[str, Leaves] = {PATCHES_SLOT: {name: patch.encode() for name, patch in patches.items()}}
@@ -176,18 +169,18 @@ class Patched(ParticleMethod):
             slots[BUFFERS_SLOT] = {name: torch.stack([leaf] * self.components, 1) for name, leaf in own.items()}
         return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots))))
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Draw networks; their gradients, and the prior, move the components that they were made of."""
-        learned, patches = self._learned(state), patches_of(state)
+        task, learned, patches = context.task, self._learned(state), patches_of(state)
         slopes = {name: torch.zeros_like(leaf) for name, leaf in learned.items()}
         draws, values, places = [], [], list(range(self.num_members))
         for number in range(self.training_draws):
-            own = replace(clock, seed=seeds.child(clock.seed, "draw", number))
-            generators = [seeds.generator(seed, "assignment") for seed in own.member_seeds(self.num_members)]
+            clock = replace(context.clock, seed=seeds.child(context.clock.seed, "draw", number))
+            generators = [seeds.generator(seed, "assignment") for seed in clock.member_seeds(self.num_members)]
             assigned, noise = self._assign(state, patches, places, generators)
             networks = composed(state.members, learned, assigned, noise)
             networks = with_fixed(networks, learned, own_buffers(state, assigned, places))
-            value, found = gradient.slopes(self, networks, batch, task, executor, own)
+            value, found = self.likelihood_gradients(networks, batch, replace(context, clock=clock))
             keep_buffers(state, assigned, networks)
             for name, slope in found.items():
                 slope.div_(self.training_draws)
@@ -199,24 +192,20 @@ class Patched(ParticleMethod):
             values.append(value)
         if self.mixing == "learned":
             slopes |= mixing.data_slopes(state.slots[MIXING_SLOT], patches, draws, values)
-        scores = task.data_score(slopes)
-        self._add_prior(scores, learned, patches, task)
-        gradient.ascend(self, replace(state, members=replace(state.members, params=learned)), scores, task, clock)
+        direction = task.data_gradient(slopes)
+        self._add_prior(direction, learned, patches, task)
+        self.ascend(replace(state, members=replace(state.members, params=learned)), direction, context)
         return state, {"loss": -torch.stack(values).mean(0)}
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """Networks of the family."""
-        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
-
-    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+    def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Measure batch-norm statistics for each network that will be drawn, if they are to have their own."""
         if self.statistics == "shared":
             return state
-        return numbered_draws.measure(state, task, self._networks, self.draws, data, executor, seed)
+        return numbered_draws.measure(state, self._networks, self.draws, data, context)
 
-    def make(self, state: State, numbers: range, seed: int) -> Members:
+    def draw(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn."""
-        return numbered_draws.make(state, numbers, seed, self._networks)
+        return numbered_draws.draw(state, numbers, seed, self._networks)
 
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """Networks with a root for each member; of a single member, all that is not drawn is shared."""
@@ -224,7 +213,7 @@ class Patched(ParticleMethod):
         places = [number % members.num_members for number in numbers]
         assigned, noise = self._assign(state, patches_of(state), places, numbered_draws.generators(numbers, roots))
         buffers = own_buffers(state, assigned, places)
-        base = gradient.in_turn(members, numbers, {*assigned, *buffers})
+        base = in_turn(members, numbers, {*assigned, *buffers})
         if members.num_members > 1:
             names = {name for one in assigned for name in (one, COMPONENT_PREFIX + one)} & leaves.keys()
             leaves = {name: leaves[name][places] for name in names}
@@ -262,7 +251,7 @@ class Patched(ParticleMethod):
 
         return {name: leaf for name, leaf in leaves_of(state).items() if not is_fixed(name)}
 
-    def _start_components(self, members: Members, patches: Patches, task: Task, seed: int) -> Leaves:
+    def _start_components(self, members: Members, patches: Patches, task: BoundTask, seed: int) -> Leaves:
         """Components but the first, which is the member itself: around it, or, if they are networks, fresh ones."""
         whole = self.assignment == "network" and self.start is None
         numbers = range(1, self.components)
@@ -277,22 +266,22 @@ class Patched(ParticleMethod):
             members.params[name].copy_(first)
         return others
 
-    def _add_prior(self, scores: Leaves, learned: Leaves, patches: Patches, task: Task) -> None:
+    def _add_prior(self, scores: Leaves, learned: Leaves, patches: Patches, task: BoundTask) -> None:
         """Add the pull of the prior: shared leaves feel all of it, components as much as they are likely, or all."""
         logits = {name: leaf for name, leaf in learned.items() if name.startswith(MIXING_PREFIX)}
         if logits:
-            mixing.add_prior_scores(scores, logits, learned, patches, task, self.rate)
+            mixing.add_prior_gradients(scores, logits, learned, patches, task, self.rate)
         if task.prior is None:
             return
         shared = {name: learned[name] for name in task.shapes if name in learned and name not in patches}
-        task.add_prior_score(scores, shared)
+        task.add_prior_gradient(scores, shared)
         for name, patch in patches.items():
             equal = learned[name].new_full((1, self.components), 1 / self.components)
             share = logits[patch.key].softmax(1) if logits else equal
             weight = ((1 - self.rate) * share if self.kl == "exact" else torch.ones_like(share)) / task.temperature
             for leaf, part in ((name, weight[:, 0]), (COMPONENT_PREFIX + name, weight[:, 1:])):
                 if leaf in scores:
-                    pull = task.prior.score({name: learned[leaf]}, task.scales)[name]
+                    pull = task.prior.gradient({name: learned[leaf]}, task.scales)[name]
                     scores[leaf].addcmul_(pull, part.reshape(*part.shape, *[1] * (pull.dim() - part.dim())))
 
 

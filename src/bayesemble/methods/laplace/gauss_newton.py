@@ -22,7 +22,7 @@ from bayesemble.core.errors import ModelError
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.methods.laplace.gaussian_blocks import Block, Layout
 from bayesemble.task.likelihoods import Categorical, Heteroscedastic
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 _BUDGET = 1 << 27  # bytes of gradients of single rows at a time
 _WIDE = 8  # bytes of a number in double precision, in which sums over rows are kept
@@ -35,7 +35,7 @@ Rows = Iterable[tuple[Inputs, Tensor]]
 class Network:
     """One member in eval mode, as a function of its chosen leaves."""
 
-    task: Task
+    task: BoundTask
     params: Leaves
     buffers: Leaves
     names: tuple[str, ...]
@@ -91,7 +91,7 @@ def log_likelihood(network: Network, rows: Rows) -> tuple[float, int]:
     return total, count
 
 
-def output_roots(task: Task, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
+def output_roots(task: BoundTask, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
     """R `(row, output, column)` with R R' = E_y[ -d2 log p(y|f) / df2 ], the outputs of a row in one line.
 
     For all likelihoods of the library the second derivative does not depend on y, but for those with a variance head,

@@ -90,8 +90,8 @@ class _Readout(nn.Module):
                 leaf.copy_(values[name])
             for name, parameter in self.network.named_parameters():
                 parameter.copy_(values[name]).requires_grad_(name in network.names)
-        self.member, self.task = network, replace(network.task)
-        self.task.__dict__["module"] = self.network  # the task runs this copy, where the package can watch the layers
+        # The task runs this copy, where the package can watch the layers.
+        self.member, self.task = network, replace(network.task, module=self.network)
 
     def forward(self, rows: dict[str, Any]) -> Tensor:
         outputs = self.task.forward({}, {}, rows["inputs"])

@@ -32,10 +32,9 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.memory import available_memory
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, TrainingData, map_tensors
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
-from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, map_tensors
+from bayesemble.methods.base import Context
+from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.laplace import gauss_newton
 from bayesemble.methods.laplace.gauss_newton import Network, Rows
 from bayesemble.methods.laplace.gaussian_blocks import (
@@ -52,16 +51,16 @@ from bayesemble.methods.laplace.gaussian_blocks import (
 from bayesemble.methods.laplace.kronecker import kronecker, operator
 from bayesemble.task.priors import NormalPrior, Shapes
 from bayesemble.task.select import Wish
-from bayesemble.task.task import OF_LIKELIHOOD, Task
+from bayesemble.task.task import OF_METHOD, BoundTask
 
 SLOT = "laplace"
-_MEMBER = OF_LIKELIHOOD + "member"  # of a draw: the member that it is around
+_CENTER = OF_METHOD + "center."  # among the buffers of a draw: the leaf of the member that it is around
 _SHARE = 0.5  # of the memory that can be had, which the curvature may take
 _PLACE = "place."  # of a leaf: its block, and its place there
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laplace(ParticleMethod):
+class Laplace(GradientMethod):
     """A Gaussian at each trained network: mixture of Laplace approximations, of the last layer or of any leaves."""
 
     num_members: int = setting(1, "number of independently started networks; draws average over all", least=1)
@@ -80,30 +79,30 @@ class Laplace(ParticleMethod):
     draws: int = setting(30, "networks drawn for a prediction, unless told otherwise", least=1)
 
     drawn_slots = (SLOT,)
-    made_from = SLOT
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(not self.anchored, "anchored=True spreads the members as the posterior does already; leave it off")
 
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, after checking that their Gaussians can be made."""
         names, _ = self._plan(task)
         if self.predict == "glm" and task.example is not None:
             network = Network(task, *task.new_member(seed=0), tuple(names))
             with torch.no_grad():
                 gauss_newton.linearised(network, map_tensors(lambda leaf: leaf[:2], task.example), network.chosen)
-        return gradient.init(self, task, seed)
+        return super().init(task, seed)
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""
         if SLOT in state.slots:  # training goes on: Gaussians around where the members were are void
             state = replace(state, slots={name: slot for name, slot in state.slots.items() if name != SLOT})
-        scores, info = gradient.scores(self, state, batch, task, executor, clock)
-        return gradient.ascend(self, state, scores, task, clock), info
+        gradients, info = self.uphill(state, batch, context)
+        return self.ascend(state, gradients, context), info
 
-    def finish(self, state: State, task: Task, data: TrainingData, executor: Executor, seed: int) -> State:
+    def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Measure the curvature at each member on all training rows, and make the Gaussians."""
+        task = context.task
         names, plan = self._plan(task)
         found = []
         for member, (params, buffers) in enumerate(state.members.split()):
@@ -112,18 +111,16 @@ class Laplace(ParticleMethod):
         stacked = {name: torch.stack([one[name] for one in found]) for name in found[0]}
         return replace(state, slots=state.slots | {SLOT: stacked})
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """Networks drawn from the Gaussians; before there are any, the members."""
-        if self.made_from not in state.slots:
-            return gradient.draw(state, num, generator)
-        return self.make(state, range(self.draws if num is None else num), generator.initial_seed())
+    def can_draw(self, state: State) -> bool:
+        """Networks from the Gaussians, once there are any."""
+        return SLOT in state.slots
 
-    def make(self, state: State, numbers: range, seed: int) -> Members:
+    def draw(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, around each member in turn."""
         members, slot = state.members, state.slots[SLOT]
         plan = _layouts(slot)
         names = [name for layout in plan for name in layout.names]
-        base = gradient.in_turn(members, numbers, own=names)
+        base = in_turn(members, numbers, own=names)
         shapes = {name: tuple(members.params[name].shape[1:]) for name in names}
         away: dict[int, Leaves] = {}
         for place in range(members.num_members):
@@ -135,22 +132,22 @@ class Laplace(ParticleMethod):
         params = dict(base.params)
         for name in names:
             params[name] = params[name] + torch.stack([away[number][name] for number in numbers])
-        if self.predict == "glm" and members.num_members > 1:
-            params[_MEMBER] = torch.tensor(numbers, device=members.weights.device) % members.num_members
-        return replace(base, params=params)
+        if self.predict == "samples":
+            return replace(base, params=params)
+        centers = {_CENTER + name: base.params[name] for name in names}
+        return replace(base, params=params, buffers=base.buffers | centers)
 
-    def member_outputs(self, state: State, task: Task, params: Leaves, buffers: Leaves, inputs: Inputs) -> Tensor:
+    def member_outputs(self, state: State, task: BoundTask, params: Leaves, buffers: Leaves, inputs: Inputs) -> Tensor:
         """Outputs of one draw, `(row, ...)`: of the network made linear around its member, or of the network itself."""
         slot = state.slots.get(SLOT)
         if self.predict == "samples" or slot is None:
             return task.forward(params, buffers, inputs)
         names = [name for layout in _layouts(slot) for name in layout.names]
-        member, all_members = params.get(_MEMBER), state.members.params
-        center = {name: all_members[name][0 if member is None else member] for name in names}
+        center = {name: buffers[_CENTER + name] for name in names}
         away = {name: params[name] - center[name] for name in names}
         return gauss_newton.linearised(Network(task, params | center, buffers, tuple(names)), inputs, away)
 
-    def _plan(self, task: Task) -> tuple[list[str], list[Layout]]:
+    def _plan(self, task: BoundTask) -> tuple[list[str], list[Layout]]:
         """The selected leaves and how they are laid out; refuse what cannot be honoured, before anything is built."""
         if task.mixed:
             raise SettingError("Laplace is for networks of one architecture, the task has several")
@@ -168,10 +165,10 @@ class Laplace(ParticleMethod):
             operator()
         return names, plan
 
-    def _memory(self, structure: str, plan: list[Layout], task: Task) -> int:
+    def _memory(self, structure: str, plan: list[Layout], task: BoundTask) -> int:
         return memory(structure, plan, task.shapes, self.num_members, task.dtype.itemsize)
 
-    def _refuse(self, task: Task, names: list[str], plan: list[Layout], limit: float) -> None:
+    def _refuse(self, task: BoundTask, names: list[str], plan: list[Layout], limit: float) -> None:
         """Say how much memory the structure needs, and which one would fit."""
         needs = {}
         for other in STRUCTURES:

@@ -25,16 +25,17 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, OutputFunction, Outputs, map_tensors, tensors_of
 from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
+from bayesemble.methods.base import Context
+from bayesemble.methods.gradient import observe
 from bayesemble.methods.repulsion import density_scores, interacting
 from bayesemble.methods.repulsion.interacting import InteractingMethod
 from bayesemble.task.likelihoods import Categorical
-from bayesemble.task.task import OF_LIKELIHOOD, Task
+from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 
 _POOL, _POOL_BUFFERS = "prior_draws", "prior_buffers"
 
 
-def prepare(method: InteractingMethod, state: State, task: Task, seed: int) -> State:
+def prepare(method: InteractingMethod, state: State, task: BoundTask, seed: int) -> State:
     """Add networks drawn from the prior, which stand for the prior over functions."""
     if method.anchored:
         raise SettingError("anchored=True shifts a prior over weights; in function space leave it off")
@@ -51,15 +52,14 @@ def step(
     method: InteractingMethod,
     state: State,
     batch: Batch,
-    task: Task,
-    executor: Executor,
-    clock: Clock,
+    context: Context,
     everyone: Members | None = None,
 ) -> tuple[State, Info]:
     """Move the members, driven by likelihood and prior and repelled by one another's outputs.
 
     `everyone` are all that repel, if there are others besides; those that move come last.
     """
+    task, executor, clock = context.task, context.executor, context.clock
     members, factor, info, found = state.members, method.driving_factor(clock), Info(), Info()
     measure, points = interacting.is_due(method, state, task, clock), _points(method, batch, clock)
     prior = _prior_features(method, state, task, executor, points, batch, clock)
@@ -88,20 +88,20 @@ def step(
             drift = drift + (outputs["outputs"].flatten(1) * (mix @ slope - slope)).sum()
         return factor * drift + (features * (factor * pull + push)).sum() / task.data_factor
 
-    own_seeds = clock.member_seeds(members.num_members) if task.stochastic else None
+    random = context.random_seeds(members)
     function = _member_function(method, task, points)
-    direction = task.data_score(executor.coupled_gradients(function, couple, members, batch, own_seeds))
+    direction = task.data_gradient(executor.coupled_gradients(function, couple, members, batch, random))
     if not method.function_prior:
-        task.add_prior_score(direction, members.params, factor=factor)
-    state = gradient.ascend(method, interacting.keep(state, found) if measure else state, direction, task, clock)
+        task.add_prior_gradient(direction, members.params, factor=factor)
+    state = method.ascend(interacting.keep(state, found) if measure else state, direction, context)
     return state, info | interacting.last_norms(state)
 
 
-def _member_function(method: InteractingMethod, task: Task, points: Inputs | None) -> OutputFunction:
+def _member_function(method: InteractingMethod, task: BoundTask, points: Inputs | None) -> OutputFunction:
     """Outputs of one member on the batch, its features where functions are compared, and the likelihood's leaves."""
 
     def function(params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Outputs:
-        seen = gradient.observe(task, method.adversarial, params, buffers, inputs, targets)
+        seen = observe(task, method.adversarial, params, buffers, inputs, targets)
         there = seen["outputs"] if points is None else task.forward(params, buffers, points)
         own = {OF_LIKELIHOOD + name: leaf for name, leaf in task.likelihood_leaves(params).items()}
         return seen | {"features": _features(method, task, there)} | own
@@ -109,7 +109,7 @@ def _member_function(method: InteractingMethod, task: Task, points: Inputs | Non
     return function
 
 
-def _log_likelihoods(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
+def _log_likelihoods(task: BoundTask, outputs: Outputs, batch: Batch) -> Tensor:
     """The mean log likelihood of each member `(member,)`, over clean and adversarial outputs."""
     leaves = {name: leaf for name, leaf in outputs.items() if name.startswith(OF_LIKELIHOOD)}
     own = 0 if batch.targets_per_member else None
@@ -118,7 +118,7 @@ def _log_likelihoods(task: Task, outputs: Outputs, batch: Batch) -> Tensor:
     return torch.stack([mapped(one, batch.targets, leaves) for one in seen]).mean(0)
 
 
-def _features(method: InteractingMethod, task: Task, outputs: Tensor) -> Tensor:
+def _features(method: InteractingMethod, task: BoundTask, outputs: Tensor) -> Tensor:
     """What is compared of outputs `(..., row, output)`; softmax ignores a shift of all logits, so they are centred."""
     kind = _kind(method, task)
     if kind == "centred":
@@ -126,7 +126,7 @@ def _features(method: InteractingMethod, task: Task, outputs: Tensor) -> Tensor:
     return F.log_softmax(outputs, -1) if kind == "log_probs" else outputs
 
 
-def _kind(method: InteractingMethod, task: Task) -> str:
+def _kind(method: InteractingMethod, task: BoundTask) -> str:
     logits = isinstance(task.likelihood, Categorical)
     if method.features == "auto":
         return "centred" if logits else "outputs"
@@ -135,7 +135,7 @@ def _kind(method: InteractingMethod, task: Task) -> str:
     return method.features
 
 
-def _lost(method: InteractingMethod, task: Task, features: Tensor) -> int:
+def _lost(method: InteractingMethod, task: BoundTask, features: Tensor) -> int:
     """How many coordinates of the features follow from the others: one per row of centred or normalised outputs."""
     return features[..., 0].numel() if _kind(method, task) != "outputs" else 0
 
@@ -162,7 +162,12 @@ def _points(method: InteractingMethod, batch: Batch, clock: Clock) -> Inputs | N
 
 
 def _features_of(
-    method: InteractingMethod, task: Task, executor: Executor, members: Members, points: Inputs | None, batch: Batch
+    method: InteractingMethod,
+    task: BoundTask,
+    executor: Executor,
+    members: Members,
+    points: Inputs | None,
+    batch: Batch,
 ) -> Tensor:
     """Features of members that do not move, `(member, coordinate)`."""
 
@@ -175,7 +180,7 @@ def _features_of(
 def _prior_features(
     method: InteractingMethod,
     state: State,
-    task: Task,
+    task: BoundTask,
     executor: Executor,
     points: Inputs | None,
     batch: Batch,
@@ -203,6 +208,6 @@ def _prior_score(prior: Tensor | None, features: Tensor) -> Tensor:
     return pull
 
 
-def _prior_draw(task: Task, seed: int, number: int) -> Leaves:
+def _prior_draw(task: BoundTask, seed: int, number: int) -> Leaves:
     assert task.prior is not None
     return task.prior.sample(task.shapes, seeds.generator(seed, "prior draw", number), task.dtype)

@@ -22,13 +22,12 @@ from bayesemble.core.errors import SettingError, TrainingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, map_tensors, tensors_of
-from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers import laid_out_like, leaf_rows, member_norms
-from bayesemble.methods import gradient
-from bayesemble.methods.gradient import ParticleMethod
+from bayesemble.methods.base import Context
+from bayesemble.methods.gradient import GradientMethod
 from bayesemble.methods.repulsion.kernels import KERNELS, Kernel
 from bayesemble.task.select import Wish
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 ANNEALS = ("none", "linear", "tanh", "cyclical")
 SPACES = ("weight", "function")
@@ -73,7 +72,7 @@ class Forces(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InteractingMethod(ParticleMethod, ABC):
+class InteractingMethod(GradientMethod, ABC):
     """Settings that methods with interacting members have."""
 
     space: str = setting(
@@ -138,38 +137,37 @@ def weight_step(
     method: InteractingMethod,
     state: State,
     batch: Batch,
-    task: Task,
-    executor: Executor,
-    clock: Clock,
+    context: Context,
     everyone: Members | None = None,
 ) -> tuple[State, Info]:
     """Move the members, driven by their scores and repelled by one another's weights.
 
     `everyone` are all that repel, if there are others besides; those that move come last.
     """
+    task, clock = context.task, context.clock
     if task.mixed:
         raise SettingError(
             "networks of different architectures have no weights to compare: use space='function', or one architecture"
         )
-    scores, info = gradient.scores(method, state, batch, task, executor, clock)
+    gradients, info = method.uphill(state, batch, context)
     everyone = everyone or state.members
     names = _repelled(method, task, everyone)
-    scores |= {name: laid_out_like(scores[name], state.members.params[name]) for name in names}
+    gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
     kept = state.slots.get(_KEPT, {})
     if is_due(method, state, task, clock) or len(kept["repelling"]) != everyone.num_members:
         gram, dim = products([everyone.params[name] for name in names])
         check_finite(gram, "weights", clock)
         forces = method.forces(gram, dim)
         kept = {name: leaf for name, leaf in forces._asdict().items() if leaf is not None}
-        kept |= norms(member_norms([scores[name] for name in names]), forces.repelling, gram)
+        kept |= norms(member_norms([gradients[name] for name in names]), forces.repelling, gram)
     _combine(
-        Forces(kept.get("driving"), kept["repelling"]), scores, everyone.params, names, method.driving_factor(clock)
+        Forces(kept.get("driving"), kept["repelling"]), gradients, everyone.params, names, method.driving_factor(clock)
     )
-    state = gradient.ascend(method, keep(state, kept), scores, task, clock)
+    state = method.ascend(keep(state, kept), gradients, context)
     return state, info | last_norms(state)
 
 
-def is_due(method: InteractingMethod, state: State, task: Task, clock: Clock) -> bool:
+def is_due(method: InteractingMethod, state: State, task: BoundTask, clock: Clock) -> bool:
     """Whether forces are measured at this step; the first time always.
 
     Members of large networks move little, against their distances, from one step to the next, and measuring costs
@@ -199,7 +197,7 @@ def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
         )
 
 
-def _repelled(method: InteractingMethod, task: Task, members: Members) -> list[str]:
+def _repelled(method: InteractingMethod, task: BoundTask, members: Members) -> list[str]:
     """Names of the leaves that members are compared by."""
     names = [name for name in task.select(method.select) if name not in members.shared]
     if not names:

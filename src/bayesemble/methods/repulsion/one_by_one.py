@@ -11,24 +11,21 @@ import torch
 from bayesemble.core import seeds
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock, Info
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
+from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import function_space, interacting
 from bayesemble.methods.repulsion.interacting import InteractingMethod
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 
-def init(method: InteractingMethod, task: Task, seed: int) -> State:
+def init(method: InteractingMethod, task: BoundTask, seed: int) -> State:
     """Start all members, with the optimiser of one."""
-    members = gradient.init(method, task, seed).members
+    members = method.new_members(task, seed)
     return State(members, method.make_optimizer().init(members.part(0, 1).params))
 
 
-def step(
-    method: InteractingMethod, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock
-) -> tuple[State, Info]:
+def step(method: InteractingMethod, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
     """Move the member whose turn it is."""
-    members, count = state.members, state.members.num_members
+    clock, members, count = context.clock, state.members, state.members.num_members
     current = clock.step * count // clock.total_steps
     begin, end = (-(-turn * clock.total_steps // count) for turn in (current, current + 1))
     if clock.step == begin:
@@ -39,6 +36,6 @@ def step(
     own = State(members.part(current, current + 1), state.slots)
     own_clock = Clock(clock.step - begin, end - begin, seeds.child(clock.seed, "turn", current))
     move = interacting.weight_step if method.space == "weight" else function_space.step
-    moved, info = move(method, own, batch, task, executor, own_clock, everyone=members.part(0, current + 1))
+    moved, info = move(method, own, batch, replace(context, clock=own_clock), everyone=members.part(0, current + 1))
     begun = (torch.arange(count, device=members.weights.device) <= current).double() / (current + 1)
     return State(replace(members, weights=begun), moved.slots), info

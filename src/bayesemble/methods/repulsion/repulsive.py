@@ -10,14 +10,12 @@ Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian". T
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from bayesemble.core.members import Members, State
+from bayesemble.core.members import State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
+from bayesemble.core.types import Batch, Info
+from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import function_space, interacting, one_by_one
 from bayesemble.methods.repulsion.density_scores import (
     ESTIMATORS,
@@ -29,7 +27,7 @@ from bayesemble.methods.repulsion.density_scores import (
 )
 from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
 from bayesemble.methods.repulsion.kernels import distances_of_gram
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,21 +45,27 @@ class Repulsive(InteractingMethod):
         mismatched = self.sequential and (self.bootstrap or self.anchored)
         require(not mismatched, "sequential=True trains one member at a time: leave bootstrap and anchored off")
 
-    def init(self, task: Task, seed: int) -> State:
+    @property
+    def needs_every_epoch(self) -> bool:
+        """Members that come in turn share out the epochs."""
+        return self.sequential
+
+    @property
+    def gradients_per_step(self) -> int:
+        """A member at a time takes its own gradients only."""
+        return super().gradients_per_step // (self.num_members if self.sequential else 1)
+
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
-        state = one_by_one.init(self, task, seed) if self.sequential else gradient.init(self, task, seed)
+        state = one_by_one.init(self, task, seed) if self.sequential else super().init(task, seed)
         return function_space.prepare(self, state, task, seed) if self.space == "function" else state
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move the members, all from the same snapshot."""
         if self.sequential:
-            return one_by_one.step(self, state, batch, task, executor, clock)
+            return one_by_one.step(self, state, batch, context)
         move = interacting.weight_step if self.space == "weight" else function_space.step
-        return move(self, state, batch, task, executor, clock)
-
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """The members, or a sample of them."""
-        return gradient.draw(state, num, generator)
+        return move(self, state, batch, context)
 
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """No exchange of scores; repulsion by the estimated score of the members' own density."""

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesemble.core.members import Members, State
-from bayesemble.core.types import Batch, Clock, Info
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
+from bayesemble.core.members import State
+from bayesemble.core.types import Batch, Info
+from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import function_space, interacting
 from bayesemble.methods.repulsion.density_scores import calibrate, effective_dimension, laplacian, spread
 from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
 from bayesemble.methods.repulsion.kernels import distances_of_gram
-from bayesemble.task.task import Task
+from bayesemble.task.task import BoundTask
 
 _RIDGE = 1e-6
 
@@ -29,19 +28,15 @@ _RIDGE = 1e-6
 class Stein(InteractingMethod):
     """Members moved together by a kernel: SVGD."""
 
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
-        state = gradient.init(self, task, seed)
+        state = super().init(task, seed)
         return function_space.prepare(self, state, task, seed) if self.space == "function" else state
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move the members, all from the same snapshot."""
         move = interacting.weight_step if self.space == "weight" else function_space.step
-        return move(self, state, batch, task, executor, clock)
-
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """The members, or a sample of them."""
-        return gradient.draw(state, num, generator)
+        return move(self, state, batch, context)
 
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """phi = (K scores - G) / M.

@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bayesemble as be
 from bayesemble.core.types import Batch, Clock
-from bayesemble.methods.hmc import count_draws, dual_average, flatten, shrunk_variance, unflatten
+from bayesemble.methods.along_training.hmc import count_draws, dual_average, flatten, shrunk_variance, unflatten
+from bayesemble.methods.base import Context
 from comparisons import compared
 from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
 
@@ -62,7 +63,7 @@ def test_before_any_draw_is_kept_there_are_the_positions():
     task = line_task().bind(len(x), x)
     method = be.HMC(num_members=3)
     state = method.init(task, 0)
-    drawn = method.draw(state, None, torch.Generator())
+    drawn = method.networks(state)
     assert torch.equal(drawn.params["weight"], state.members.params["weight"])
 
 
@@ -194,7 +195,7 @@ def test_a_refused_trajectory_leaves_no_trace_in_the_statistics():
     method, batch = be.HMC(num_members=2, num_draws=1, step_size=10.0, warmup=0.0), Batch(x.double(), y)
     state = method.init(task, 0)
     weight, bias = state.members.params["0.weight"].clone(), state.members.params["0.bias"].clone()
-    state, info = method.step(state, batch, task, be.Loop(), Clock(0, 100, 0))
+    state, info = method.step(state, batch, Context(task, be.Loop(), Clock(0, 100, 0)))
     assert (info["acceptance"] < 1e-6).all()
     assert torch.equal(state.members.params["0.weight"], weight)
     hidden = torch.einsum("moi,ni->mno", weight, x.double()) + bias[:, None]

@@ -26,11 +26,11 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import setting, validate
+from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info, Leaves
-from bayesemble.execute.executor import Executor
-from bayesemble.methods import gradient
-from bayesemble.task.task import Task
+from bayesemble.methods.along_training import kept_networks
+from bayesemble.methods.base import Chains, Context, Method
+from bayesemble.task.task import BoundTask
 
 _WINDOWS = (0.1, 0.15, 0.25, 0.45, 0.85)  # shares of the warm-up: where the windows of the mass matrix begin and end
 _ENOUGH = 10  # draws that a window needs for a variance
@@ -43,7 +43,7 @@ Pull = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HMC:
+class HMC(Method):
     """Chains of Hamiltonian Monte Carlo on the whole data: the reference for small networks."""
 
     num_members: int = setting(4, "number of chains", least=1)
@@ -58,19 +58,10 @@ class HMC:
     max_leapfrog: int = setting(500, "most leapfrog steps of a transition, each a gradient on the whole data", least=1)
     step_size: float = setting(0.01, "leapfrog step before adaptation, in standard deviations of the prior", above=0)
 
-    def __post_init__(self) -> None:
-        validate(self)
+    full_batch = True
+    drawn_slots = kept_networks.SLOTS
 
-    @property
-    def full_batch(self) -> bool:
-        """Every step needs all rows."""
-        return True
-
-    def member_rows(self, num_data: int, seed: int) -> Tensor | None:
-        """All chains see all rows."""
-        return None
-
-    def init(self, task: Task, seed: int) -> State:
+    def init(self, task: BoundTask, seed: int) -> State:
         """Start the chains where networks start, with the variance of the prior for a mass."""
         if task.stochastic:
             raise ModelError(
@@ -87,15 +78,15 @@ class HMC:
         prior = {name: torch.full_like(leaf, scales[name] ** 2) for name, leaf in members.params.items()}
         return State(members, _slots(self, members, flatten(prior)[0].double()))
 
-    def step(self, state: State, batch: Batch, task: Task, executor: Executor, clock: Clock) -> tuple[State, Info]:
+    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """One transition of all chains."""
-        members = state.members
+        task, clock, members = context.task, context.clock, state.members
         inverse_mass, step_size = state.slots["mass"]["inverse"], state.slots["step_size"]["log"].exp()
 
         def pull(position: Tensor) -> tuple[Tensor, Tensor]:
             at = replace(members, params=unflatten(position, members.params))
-            values, gradients = executor.gradients(task.mean_log_likelihood, at, batch, None)
-            return values, flatten(task.score(gradients, at.params))
+            values, gradients = context.executor.gradients(task.mean_log_likelihood, at, batch, None)
+            return values, flatten(task.log_joint_gradient(gradients, at.params))
 
         def energy(values: Tensor, position: Tensor, momentum: Tensor) -> Tensor:
             log_joint = task.log_joint(values.double(), unflatten(position.double(), members.params))
@@ -127,12 +118,22 @@ class HMC:
             "acceptance": probability,
             "divergent": divergent.double(),
             "step_size": step_size,
+            "gradients": torch.full_like(step_size, 1 + num_steps),
         }
         return state, info
 
-    def draw(self, state: State, num: int | None, generator: torch.Generator) -> Members:
-        """The draws kept of all chains, chain after chain, or a sample of them; before there are any, the positions."""
-        return gradient.draw(State(_all_draws(state)), num, generator)
+    def networks(self, state: State) -> Members:
+        """The draws kept of all chains, chain after chain; before there are any, the positions."""
+        return kept_networks.networks(state)
+
+    def chains(self, state: State) -> Chains:
+        """The draws kept of each chain, and how its trajectories went after the warm-up."""
+        counts = state.slots["sampling"]
+        facts = {
+            "divergent": float(counts["divergent"].sum()),
+            "acceptance": float(counts["acceptance"].mean()) / float(counts["transitions"]),
+        }
+        return Chains(kept_networks.count(state), facts)
 
     def _num_warmup(self, clock: Clock) -> int:
         return round(self.warmup * clock.total_steps)
@@ -173,10 +174,7 @@ class HMC:
         place = done * wanted // num
         if (done + 1) * wanted // num > place:
             settle()
-            for slot, leaves in (("draw_params", state.members.params), ("draw_buffers", state.members.buffers)):
-                for name, draws in state.slots.get(slot, {}).items():
-                    draws[:, place].copy_(leaves[name])
-            counts["kept"].clamp_(min=place + 1)
+            kept_networks.put(state, place)
         if done + 1 == num and counts["divergent"].any():
             warnings.warn(
                 f"{int(counts['divergent'].sum())} trajectories diverged after the warm-up: chains shy away from some "
@@ -271,10 +269,6 @@ def _slots(method: HMC, members: Members, variance: Tensor) -> dict[str, Leaves]
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64)
 
-    def room(leaves: Leaves) -> Leaves:
-        own = {name: leaf for name, leaf in leaves.items() if name not in members.shared}
-        return {n: leaf.new_zeros(len(leaf), method.num_draws, *leaf.shape[1:]) for n, leaf in own.items()}
-
     chains = method.num_members
     log = torch.full((chains,), math.log(method.step_size), dtype=torch.float64)
     return {
@@ -287,21 +281,6 @@ def _slots(method: HMC, members: Members, variance: Tensor) -> dict[str, Leaves]
         },
         "mass": {"inverse": variance},
         "window": {"count": zeros(), "mean": torch.zeros_like(variance), "squares": torch.zeros_like(variance)},
-        "sampling": {"transitions": zeros(), "kept": zeros(), "acceptance": zeros(chains), "divergent": zeros(chains)},
-        "draw_params": room(members.params),
-        "draw_buffers": room(members.buffers),
+        "sampling": {"transitions": zeros(), "acceptance": zeros(chains), "divergent": zeros(chains)},
+        **kept_networks.make(members, method.num_draws),
     }
-
-
-def _all_draws(state: State) -> Members:
-    """The kept draws, chain after chain; each has its share of the weight of its chain."""
-    members, kept = state.members, int(state.slots.get("sampling", {}).get("kept", 0))
-    if not kept:
-        return members
-
-    def joined(slot: str, leaves: Leaves) -> Leaves:
-        draws = state.slots.get(slot, {})  # a network without buffers has none, and an empty slot is not saved
-        return {name: draws[name][:, :kept].flatten(0, 1) if name in draws else leaf for name, leaf in leaves.items()}
-
-    params, buffers = joined("draw_params", members.params), joined("draw_buffers", members.buffers)
-    return Members(params, buffers, (members.weights / kept).repeat_interleave(kept), members.shared)

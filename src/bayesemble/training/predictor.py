@@ -1,0 +1,73 @@
+"""Rows into predictions, batch by batch, with the same networks for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from bayesemble.core.errors import BayesembleError, DataError
+from bayesemble.core.members import Members
+from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
+from bayesemble.execute.choose import for_draws
+from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.predictive import Predictive
+from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
+from bayesemble.training.draws import DrawnNetworks
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """Networks, the task they are of, and how to run them."""
+
+    task: BoundTask
+    networks: DrawnNetworks
+    executor: Executor
+    example: Inputs
+    """A few rows, on which it is tried whether networks that are drawn can be run side by side."""
+
+    def __call__(self, inputs: Inputs, *, per_member: bool = False, number: int = 0) -> Predictive:
+        """Predict rows in one go, `(row, ...)` or `(member, row, ...)`; `number` counts the batches of rows."""
+        if per_member and self.networks.sampled:
+            raise DataError(
+                "networks that are drawn share their data; for data of one member use ensemble.keep([i]).predict(x)"
+            )
+        inputs = self._moved(inputs)
+        outputs: list[Tensor] = []
+        parts: list[Members] = []
+        try:
+            with thread_count(self._best_executor):
+                for members in self.networks:
+                    begin, count = sum(part.num_members for part in parts), members.num_members
+                    random = self.networks.dropout_seeds(number, begin, count)
+                    found = self._best_executor.outputs(self._member_outputs, members, inputs, per_member, random)
+                    outputs.append(found.cpu())
+                    parts.append(_without_network(members))
+        except BayesembleError:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+            raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+        return self.task.predictive(torch.cat(outputs), Members.concat(parts))
+
+    @cached_property
+    def _best_executor(self) -> Executor:
+        if not self.networks.sampled:
+            return self.executor
+        few, rows = next(iter(self.networks)), self._moved(self.example)
+        return for_draws(self.executor, self.task, self._member_outputs, few, rows)
+
+    def _moved(self, inputs: Inputs) -> Inputs:
+        device = self.networks.state.members.weights.device
+        return map_tensors(lambda leaf: leaf.to(device), inputs)
+
+    def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
+        return self.networks.method.member_outputs(self.networks.state, self.task, params, buffers, inputs)
+
+
+def _without_network(members: Members) -> Members:
+    """The weights, and the leaves of the likelihood, on the CPU: what a prediction needs beside the outputs."""
+    own = {name: leaf.cpu() for name, leaf in members.params.items() if name.startswith(OF_LIKELIHOOD)}
+    return Members(own, {}, members.weights.cpu())

@@ -1,0 +1,55 @@
+"""Rows into predictions: batch after batch with the same networks, on the executor that suits them."""
+
+import pytest
+import torch
+
+import bayesemble as be
+from bayesemble.training.predictor import Predictor
+from helpers import norm_mlp, quick_fit, small_mlp, table, with_dropout
+
+
+def predictor(ensemble: be.Ensemble, num: int | None = None) -> Predictor:
+    return Predictor(ensemble.task, ensemble.networks(num), ensemble.executor, table()[0])
+
+
+@pytest.mark.parametrize("method", [be.DeepEnsemble(num_members=3), be.ECMP(), be.SWAG(start=0.3, rank=2)], ids=str)
+def test_batches_of_rows_are_predicted_as_all_rows_are(method):
+    ensemble, x = quick_fit(be.Task(norm_mlp, be.Categorical()), table(), method), table()[0]
+    predict = predictor(ensemble)
+    parts = [predict(x[start : start + 20], number=number) for number, start in enumerate(range(0, 48, 20))]
+    whole = ensemble.predict(x)
+    torch.testing.assert_close(torch.cat([part.member_probs for part in parts], 1), whole.member_probs)
+    assert all(torch.equal(part.weights, whole.weights) for part in parts)
+
+
+def test_draws_of_a_single_network_are_run_side_by_side_and_members_as_they_were_trained():
+    drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"), executor="loop")
+    assert isinstance(predictor(drawn)._best_executor, be.Vmap)
+    members = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor="loop")
+    assert predictor(members)._best_executor == be.Loop()
+
+
+def test_each_batch_of_rows_drops_other_units():
+    ensemble = quick_fit(be.Task(lambda: with_dropout(small_mlp), be.Categorical()), table(), be.MCDropout())
+    predict, x = predictor(ensemble, 4), table()[0]
+    first, again, other = (predict(x, number=number).member_probs for number in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert len({tuple(probs.flatten().tolist()) for probs in first}) == 4
+
+
+def test_rows_of_each_members_own_need_members():
+    ensemble, x = quick_fit(be.Task(small_mlp, be.Categorical()), table()), table()[0]
+    own = torch.stack([x, x + 1, x + 2])
+    found = predictor(ensemble)(own, per_member=True)
+    for index in range(3):
+        torch.testing.assert_close(found.member_probs[index], ensemble.predict(own[index]).member_probs[index])
+    drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"))
+    with pytest.raises(be.DataError, match=r"networks that are drawn share their data; .*keep"):
+        predictor(drawn)(own, per_member=True)
+
+
+def test_rows_that_the_network_cannot_run_on_are_refused():
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
+    with pytest.raises(be.DataError, match=r"cannot run on inputs of shape \[\(5, 3\)\]"):
+        predictor(ensemble)(torch.zeros(5, 3))
