@@ -116,7 +116,7 @@ def parse(value: Any, kind: type, nested: Iterable[type] = ()) -> Any:
     if name not in known:
         raise SettingError(
             f"settings of {', '.join(sorted(known))} were needed, got {value!r}; a class of your own has to be defined "
-            "or imported before it is loaded"
+            "or imported first, on the command line by --plugin FILE"
         )
     fields = {key: _revived(item, nested) for key, item in value.items() if key != "class"}
     try:

@@ -129,5 +129,8 @@ def make_method(name: str, **settings: Any) -> Method:
 
 def _entry(name: str) -> Entry:
     if name not in METHODS:
-        raise SettingError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}, or be.register your own")
+        raise SettingError(
+            f"unknown method {name!r}; choose one of {', '.join(METHODS)}, or be.register one of your own, on the command "
+            "line by --plugin FILE"
+        )
     return METHODS[name]

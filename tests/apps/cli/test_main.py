@@ -97,7 +97,7 @@ def plugin(tmp_path, monkeypatch):
         "@dataclass(frozen=True, kw_only=True)\n"
         "class Mine(be.DeepEnsemble):\n"
         '    """A method of my own."""\n\n\n'
-        "be.METHODS['mine'] = Mine\n"
+        "be.register(Mine)\n"
     )
     yield path
     sys.modules.pop("own_method", None)
@@ -131,13 +131,19 @@ def test_a_method_of_ones_own_is_compared_in_processes_and_opened_only_with_its_
     table.write_text("a,b\n" + "".join(f"{i},{i * i % 7}.5\n" for i in range(40)))
     options = ["fit", table, "--target", "b", "--method", "mine", "--num-members", "2", "--epochs", "1", "--width", "4"]
     assert call(*options, "--out", tmp_path / "run", "--plugin", plugin)[0] == 0
-    run = tmp_path / "c" / "runs" / "mine" / "seed-0"
     assert call("evaluate", tmp_path / "run", "--plugin", plugin)[0] == 0
-    del sys.modules["own_method"], METHODS["mine"]
-    assert call("evaluate", tmp_path / "run")[0] == 1
-    assert call("landscape", run)[0] == 1
-    assert call("report", tmp_path / "c")[0] == 0
+    assert call("landscape", tmp_path / "c" / "runs" / "mine" / "seed-0", "--resolution", "5", "--epochs", "1")[0] == 0
+    refused = in_a_process("evaluate", tmp_path / "run")
+    assert refused.returncode == 1
+    assert "--plugin FILE" in refused.stderr
+    assert in_a_process("report", tmp_path / "c").returncode == 0
     assert "The figures of mine: its run" in (tmp_path / "c" / "report.html").read_text()
+
+
+def in_a_process(*words):
+    """A process that has never heard of the plugin."""
+    command = [sys.executable, "-m", "bayesemble", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_an_error_that_is_not_ours_is_one_line_too(monkeypatch, capsys):

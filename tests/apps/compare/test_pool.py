@@ -9,9 +9,9 @@ import pytest
 
 import bayesemble as be
 from bayesemble.apps.compare.job import Job
+from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.pool import Board, perform_all
 from bayesemble.apps.compare.request import Request
-from bayesemble.core.plugins import load_plugins
 from bayesemble.methods import METHODS
 
 # A file that a person may have written; each process has to load it.

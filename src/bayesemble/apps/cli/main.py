@@ -15,8 +15,8 @@ from bayesemble import __version__
 from bayesemble.apps.cli.comparisons import compare, datasets, landscape, methods, report, score
 from bayesemble.apps.cli.printing import err, say
 from bayesemble.apps.cli.tables import WithMethodFlags, diagnose, evaluate, fit, predict
+from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.core.errors import BayesembleError
-from bayesemble.core.plugins import load_plugins
 
 
 class GlobalOptions(TyperGroup):

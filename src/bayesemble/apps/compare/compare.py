@@ -17,11 +17,11 @@ from joblib import cpu_count
 
 from bayesemble.apps.compare.budget import Pace, epochs_for_steps, measure_pace, read_plan
 from bayesemble.apps.compare.job import ONE_THREAD, Job, executor_for
+from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.pool import Board, perform_all
 from bayesemble.apps.compare.request import Request, parse_methods
 from bayesemble.apps.compare.results import Comparison, Result
 from bayesemble.core.files import write_json
-from bayesemble.core.plugins import load_plugins
 from bayesemble.core.settings import require
 from bayesemble.data import Split
 from bayesemble.data.sources import data_name, resolve_data, usual_epochs

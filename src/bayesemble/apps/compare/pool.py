@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from bayesemble.apps.compare.job import PROGRESS, Job, failed, perform
+from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.results import Result
-from bayesemble.core.plugins import load_plugins
 
 _WATCH_SECONDS = 0.2
 _OWN_PROCESS = 2  # with a single one, joblib would run the job in this very process

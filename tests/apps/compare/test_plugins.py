@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
+from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.core.errors import SettingError
-from bayesemble.core.plugins import load_plugins
 
 
 @pytest.fixture(autouse=True)
