@@ -130,7 +130,7 @@ def make_method(name: str, **settings: Any) -> Method:
 def _entry(name: str) -> Entry:
     if name not in METHODS:
         raise SettingError(
-            f"unknown method {name!r}; choose one of {', '.join(METHODS)}, or be.register one of your own, on the command "
-            "line by --plugin FILE"
+            f"unknown method {name!r}; choose one of {', '.join(METHODS)}, or be.register one of your own, "
+            "on the command line by --plugin FILE"
         )
     return METHODS[name]
