@@ -246,3 +246,7 @@ def test_gray_in_three_channels_stays_gray_and_is_treated_as_gray() -> None:
 def test_a_quality_out_of_range_is_refused(quality: int) -> None:
     with pytest.raises(SettingError, match=f"quality is a number from 1 to 100, got {quality}"):
         image_filters.through_jpeg(noise(), quality)
+
+
+def test_clouds_of_a_single_pixel_are_zero() -> None:
+    assert not image_filters.plasma((3, 1, 1), 2.0, random()).any()

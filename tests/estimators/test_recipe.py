@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -147,3 +149,37 @@ def test_without_held_out_rows_noise_stays_as_it_was_learnt():
     method, held_out = recipe.make_method(), np.zeros(20, dtype=bool)
     network = recipe.make_network(method, x, [], 2)
     assert stretch_of(train(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0)) == 1
+
+
+# Another value of every field, and what it acts in company of only.
+OTHERS = {
+    "method": ("map", {"settings": {}}),
+    "settings": ({"num_members": 3}, {}),
+    "epochs": (5, {}),
+    "batch_size": (32, {}),
+    "width": (12, {}),
+    "depth": (2, {}),
+    "embedding": ("piecewise", {}),
+    "dropout": (0.5, {"depth": 1}),
+    "prior_std": (0.05, {}),
+    "noise": ("normal", {}),
+    "early_stopping": (False, {}),
+    "validation_fraction": (0.4, {}),
+    "patience": (1, {"epochs": 60, "settings": {"num_members": 2, "learning_rate": 0.1}}),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Recipe)])
+def test_no_part_of_a_recipe_is_ignored(name):
+    value, company = OTHERS[name]
+    before = dataclasses.replace(QUICK, **company)
+    numbers, codes, y = rows()
+    found = []
+    for recipe in (before, dataclasses.replace(before, **{name: value})):
+        method = recipe.make_method()
+        network = recipe.make_network(method, numbers, [3], 2)
+        held_out = recipe.hold_out(method, y, False, 0)
+        ensemble = train(recipe, method, network, recipe.real_likelihood(), (numbers, codes), y, held_out, 0)
+        found.append((ensemble.predict((numbers, codes)).mean, len(ensemble.history)))
+    (one, epochs), (other, more) = found
+    assert (one - other).abs().max() > 1e-4 or epochs != more

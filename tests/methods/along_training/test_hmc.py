@@ -102,6 +102,20 @@ def test_the_mass_is_the_variance_of_the_draws_of_the_last_window():
     torch.testing.assert_close(fitted.state.slots["mass"]["inverse"], expected)
 
 
+@pytest.mark.parametrize(("chains", "learnt"), [(9, False), (10, True)])
+def test_the_mass_is_learnt_from_ten_draws_on(chains, learnt):
+    """The first of four windows in 20 transitions of warm-up is a single one, in which each chain gives a draw."""
+    masses = []
+
+    def remember(state, row):
+        masses.append(state.slots["mass"]["inverse"].clone())
+
+    method = be.HMC(num_members=chains, step_size=0.1, max_leapfrog=3)
+    quick_fit(line_task(), line_data(), method, epochs=40, batch_size=None, executor="vmap", on_epoch=remember)
+    assert torch.equal(masses[0], masses[1])
+    assert torch.equal(masses[1], masses[2]) != learnt
+
+
 def test_running_sums_give_the_variance(generator):
     draws = 1e3 + torch.randn(6, 4, 5, generator=generator, dtype=torch.float64)
     zeros = torch.zeros(5, dtype=torch.float64)
