@@ -24,11 +24,11 @@ from bayesemble.data.table_files import listed
 Array = npt.NDArray[Any]
 
 _NAMES = (("x_train", "y_train", "x_test", "y_test"), ("x", "y"), ("images", "labels"))
-_INPUTS = ("x_test", "x", "images", "x_train")  # of a file that only gives inputs, the first that is there
+_INPUTS = ("x_test", "x", "images", "x_train")  # the first of them that is there
 _OURS = {"images": "x", "labels": "y"}
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _GZIP_MAGIC = b"\x1f\x8b"
-_IDX_BYTES = 8  # the only type of number that image sets use: unsigned bytes
+_IDX_UNSIGNED_BYTES = 8  # the only type of number that image sets use
 
 
 class Reader(NamedTuple):
@@ -92,11 +92,11 @@ def _has_idx(folder: Path) -> bool:
 
 
 def _read_idx_folder(folder: Path) -> dict[str, Array]:
-    found = {}
+    arrays = {}
     for part, suffix in (("train", "_train"), ("t10k", "_test")):
         if _find(folder, part, "images") or _find(folder, part, "labels"):
-            found["x" + suffix], found["y" + suffix] = _read_idx_part(folder, part)
-    return found if len(found) == 4 else {name.partition("_")[0]: array for name, array in found.items()}
+            arrays["x" + suffix], arrays["y" + suffix] = _read_idx_part(folder, part)
+    return arrays if len(arrays) == 4 else {name.partition("_")[0]: array for name, array in arrays.items()}
 
 
 def _read_idx_inputs(folder: Path) -> Array:
@@ -122,7 +122,7 @@ def _read_idx(path: Path, axes: tuple[int, ...]) -> Array:
     content = _read_bytes(path)
     if len(content) < 4:
         raise DataError(f"{path} is cut off: an idx file starts with 4 bytes that describe it, it has {len(content)}")
-    if content[:3] != bytes([0, 0, _IDX_BYTES]) or content[3] not in axes:
+    if content[:3] != bytes([0, 0, _IDX_UNSIGNED_BYTES]) or content[3] not in axes:
         wanted = " or ".join(f"00 00 08 {count:02x}" for count in axes)
         raise DataError(
             f"{path} is not the idx file that was needed: it starts with {content[:4].hex(' ')} instead of {wanted} "

@@ -19,9 +19,9 @@ from bayesemble.data.table_files import Chunk, listed, shown
 
 MOST_CATEGORIES = 1000
 LONGEST_CATEGORY = 200
-MOST_COUNTED = 5_000_000  # texts over all columns, so that memory is bounded for wide tables too
+MOST_COUNTED_TEXTS = 5_000_000  # over all columns, so that memory is bounded for wide tables too
 MOST_NUMBERED_CLASSES = 20
-MISTAKES = 0.1  # of the cells: so few texts among numbers are not taken for categories
+SHARE_OF_MISTAKES = 0.1  # up to it, texts among numbers are not taken for categories
 
 
 @dataclass
@@ -57,8 +57,8 @@ class _Profile:
 
     def add(self, chunk: Chunk) -> None:
         cells, gone = chunk.cells(self.name)
-        places = np.flatnonzero(~gone).tolist()
-        present = [cells[i] for i in places] if gone.any() else cells
+        indices = np.flatnonzero(~gone).tolist()
+        present = [cells[i] for i in indices] if gone.any() else cells
         self.present, self.missing = self.present + len(present), self.missing + len(cells) - len(present)
         self.missing_rows = [*self.missing_rows, *(chunk.rows[i] for i in np.flatnonzero(gone)[:10])][:10]
         if self.counts is not None:
@@ -70,8 +70,8 @@ class _Profile:
             if plain is not None:  # then nothing separates thousands so far, and the values are the same
                 self.ways[way] = replace(plain)
             else:
-                self._try(way, chunk, present, places)
-        texts = [] if "1.5" in self.ways else [i for i in places if not is_number(cells[i])]
+                self._try(way, chunk, present, indices)
+        texts = [] if "1.5" in self.ways else [i for i in indices if not is_number(cells[i])]
         self.texts += len(texts)
         for i in texts[:1]:
             self.errors.setdefault("text", chunk.error(i, self.name, f"a number was needed, got {shown(cells[i])}"))
@@ -84,7 +84,7 @@ class _Profile:
         plain = (name for name in self.ways if FORMATS[name].decimal == decimal and not FORMATS[name].thousands)
         return next((self.ways[name] for name in plain), None)
 
-    def _try(self, way: str, chunk: Chunk, present: list[str], places: list[int]) -> None:
+    def _try(self, way: str, chunk: Chunk, present: list[str], indices: list[int]) -> None:
         values = read(present, way)
         if values is None:
             del self.ways[way]
@@ -93,13 +93,13 @@ class _Profile:
         self.ways[way].add(np.delete(values, large))
         if len(large):
             message = f"numbers must be finite and at most {LARGEST:g}, got {shown(present[large[0]])}"
-            self.errors.setdefault("large", chunk.error(places[large[0]], self.name, message))
+            self.errors.setdefault("large", chunk.error(indices[large[0]], self.name, message))
 
     @property
     def spoilt(self) -> bool:
         """Whether these seem to be numbers with mistakes among them."""
         many = self.counts is None or len(self.counts) > MOST_NUMBERED_CLASSES or not self.texts
-        return not self.ways and many and self.texts <= MISTAKES * self.present
+        return not self.ways and many and self.texts <= SHARE_OF_MISTAKES * self.present
 
     def useless(self) -> str:
         """Why nothing can be learnt from the column, or an empty text."""
@@ -123,16 +123,16 @@ class _Profile:
             raise DataError(f"{self.errors['text']}; only {self.texts} of {self.present} cells are no numbers")
         if not self.ways:
             return "text"
-        found = next(iter(self.ways))
-        if "large" in self.errors and FORMATS[found].kind == "number":
+        way = next(iter(self.ways))
+        if "large" in self.errors and FORMATS[way].kind == "number":
             raise self.errors["large"]
-        point, comma = (any(FORMATS[way].decimal == sign for way in self.ways) for sign in ".,")
+        point, comma = (any(FORMATS[name].decimal == sign for name in self.ways) for sign in ".,")
         whole = {"1.5", "1,5"} <= self.ways.keys()
-        if point and comma and not whole and (chunk.delimiter == ";" or found != "1.5"):
+        if point and comma and not whole and (chunk.delimiter == ";" or way != "1.5"):
             raise DataError(f"{where}: commas or points may separate thousands or decimals; write 1234 or 1234.0")
         if {"day/month/year", "month/day/year"} <= self.ways.keys():
             raise DataError(f"{where}: day and month cannot be told apart; write dates as 2024-12-31")
-        return found
+        return way
 
     def column(self, way: str) -> Column:
         if way == "text":
@@ -140,9 +140,9 @@ class _Profile:
             if self.missing:
                 texts.append("")
             return Column(self.name, way, self.missing > 0, categories=tuple(texts))
-        found = self.ways[way]
-        scale = (found.squares / found.count) ** 0.5 if found.high > found.low else 0.0
-        return Column(self.name, way, self.missing > 0, found.mean, scale or 1.0, found.low, found.high)
+        moments = self.ways[way]
+        scale = (moments.squares / moments.count) ** 0.5 if moments.high > moments.low else 0.0
+        return Column(self.name, way, self.missing > 0, moments.mean, scale or 1.0, moments.low, moments.high)
 
 
 def find_schema(chunks: Iterable[Chunk], target: str, task: str | None = None) -> Schema:
@@ -159,7 +159,7 @@ def find_schema(chunks: Iterable[Chunk], target: str, task: str | None = None) -
         if target not in names:
             raise DataError(f"{chunk.source} has no column {shown(target)}; its columns are {listed(names)}")
         if not profiles:
-            profiles = {name: _Profile(name, min(MOST_CATEGORIES, MOST_COUNTED // len(names))) for name in names}
+            profiles = {name: _Profile(name, min(MOST_CATEGORIES, MOST_COUNTED_TEXTS // len(names))) for name in names}
         if names != list(profiles):
             raise DataError(f"{chunk.source} changes its columns at row {chunk.rows[0]}")
         for profile in profiles.values():
@@ -170,10 +170,10 @@ def find_schema(chunks: Iterable[Chunk], target: str, task: str | None = None) -
 
 
 def _make_schema(profiles: dict[str, _Profile], target: str, task: str | None, chunk: Chunk) -> Schema:
-    goal, found = _find_target(profiles[target], task, chunk)
+    goal, chosen = _find_target(profiles[target], task, chunk)
     notes = list(chunk.notes)
     if task is None:
-        notes.append(f"from the cells of {shown(target)}, the task is {found}")
+        notes.append(f"from the cells of {shown(target)}, the task is {chosen}")
     columns = []
     for name, profile in profiles.items():
         if name != target and (why := profile.useless()):
@@ -182,7 +182,7 @@ def _make_schema(profiles: dict[str, _Profile], target: str, task: str | None, c
             columns.append(profile.column(profile.way(chunk)))
     unusual = [column for column in (*columns, goal) if column.kind == "number" and column.way != "1.5"]
     notes += [f"column {shown(column.name)} is read as numbers written like {column.way}" for column in unusual]
-    return Schema(tuple(columns), goal, found, profiles[target].present, tuple(notes))
+    return Schema(tuple(columns), goal, chosen, profiles[target].present, tuple(notes))
 
 
 def _find_target(profile: _Profile, task: str | None, chunk: Chunk) -> tuple[Column, str]:

@@ -14,8 +14,8 @@ from bayesemble.core.settings import setting, validate
 from bayesemble.data.cells import FORMATS, LARGEST, Floats
 from bayesemble.data.table_files import Chunk, listed, shown
 
-FARTHEST = 1e6  # in standard deviations: numbers beyond are cut off, or float32 would overflow
-MARGIN = 0.1  # of the range in training: so far outside of it is still like the training data
+FARTHEST_DEVIATIONS = 1e6  # numbers beyond are cut off, or float32 would overflow
+RANGE_MARGIN = 0.1  # a number outside the range of training by this share of it is still like the training data
 TASKS = ("regression", "classification", "count")
 _FINITE = f"[{-LARGEST}, {LARGEST}]"
 
@@ -174,7 +174,7 @@ def _encode(column: Column, chunk: Chunk, odd: list[Odd]) -> npt.NDArray[Any]:
         features = codes[:, None]
     else:
         values = np.where(gone, column.mean, chunk.values(column.name, column.way))
-        margin = MARGIN * (column.high - column.low)
+        margin = RANGE_MARGIN * (column.high - column.low)
         outside = (values < column.low - margin) | (values > column.high + margin)
         strange = {"is outside the range of the training data": outside & ~gone}
         if not column.missing:
@@ -188,7 +188,7 @@ def _encode(column: Column, chunk: Chunk, odd: list[Odd]) -> npt.NDArray[Any]:
 def _scaled(column: Column, values: Floats, gone: npt.NDArray[np.bool_]) -> list[Floats]:
     """Standardised values, sine and cosine of month and weekday for dates, and whether the cell is missing."""
     with np.errstate(over="ignore"):
-        features = [np.clip((values - column.mean) / column.scale, -FARTHEST, FARTHEST)]
+        features = [np.clip((values - column.mean) / column.scale, -FARTHEST_DEVIATIONS, FARTHEST_DEVIATIONS)]
     if column.kind == "date":
         days = np.floor(np.where(gone, 0, values)).astype("datetime64[D]")
         month, weekday = days.astype("datetime64[M]").astype(int) % 12, (days.astype(int) + 3) % 7
@@ -211,7 +211,10 @@ def _encode_targets(target: Column, task: str, chunk: Chunk) -> npt.NDArray[Any]
         values = chunk.values(target.name, target.way)
         with np.errstate(over="ignore"):
             found = (values - target.mean) / target.scale
-        bad, needed = np.abs(found) > FARTHEST, f"a number within {FARTHEST:g} deviations of the training data"
+        bad, needed = (
+            np.abs(found) > FARTHEST_DEVIATIONS,
+            f"a number within {FARTHEST_DEVIATIONS:g} deviations of the training data",
+        )
         if task == "count":
             bad, needed = (values < 0) | (values != np.floor(values)) | (values > 2**53), "a count 0, 1, 2, ..."
     if bad.any():

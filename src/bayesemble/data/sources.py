@@ -28,7 +28,7 @@ from bayesemble.data.schema import Encoded, Schema
 from bayesemble.data.table_files import Chunk, listed, read_rows
 
 TEST_SHARE = 0.2
-_USUAL_ROWS = 40_000  # rows, over all epochs, that bring a small network close to its best
+_ROWS_OVER_ALL_EPOCHS = 40_000  # they bring a small network close to its best
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def load_data(text: str, seed: int = 0, rows: int | None = None, ood: str | None
     Args:
         text: An embedded set, or a file or folder as above.
         seed: Of the split, and of the choice of rows.
-        rows: Train on so many rows, drawn by the seed; None takes all.
+        rows: How many rows to train on, drawn by the seed; None takes all.
         ood: The text of another set with as many columns, whose inputs are the foreign ones.
     """
     whole = _read(text, seed)
@@ -85,7 +85,7 @@ def usual_epochs(text: str, num_train: int) -> int:
     """Passes over the rows that bring a small network close to its best."""
     if text in DATASETS:
         return find_dataset(text).epochs
-    return max(10, min(100, round(_USUAL_ROWS / num_train)))
+    return max(10, min(100, round(_ROWS_OVER_ALL_EPOCHS / num_train)))
 
 
 def _place(text: str) -> tuple[Path, str | None]:

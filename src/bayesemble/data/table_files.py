@@ -28,7 +28,7 @@ from bayesemble.core.errors import DataError, MissingExtraError
 from bayesemble.data.cells import FORMATS, LARGEST, MISSING, Floats, read
 
 MOST_COLUMNS = 100_000
-MOST_CELLS = 2_000_000  # in a chunk, so a wide table comes in fewer rows at once
+MOST_CELLS_OF_A_CHUNK = 2_000_000  # a wide table comes in fewer rows at once
 LONGEST_CELL = 10_000_000
 LONGEST_LINE = 200_000_000
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
@@ -58,13 +58,13 @@ class Chunk:
     def values(self, column: str, way: str) -> Floats:
         """The cells of a column as `read` gives them, 0 for missing ones; an error names the first that is not so."""
         cells, gone = self.cells(column)
-        places = np.flatnonzero(~gone).tolist()
-        values, found = np.zeros(len(cells)), read([cells[i] for i in places], way)
-        if found is None or (np.abs(found) > LARGEST).any():
-            first = next(i for i in places if (one := read([cells[i]], way)) is None or abs(one[0]) > LARGEST)
+        present = np.flatnonzero(~gone).tolist()
+        values, numbers = np.zeros(len(cells)), read([cells[i] for i in present], way)
+        if numbers is None or (np.abs(numbers) > LARGEST).any():
+            first = next(i for i in present if (one := read([cells[i]], way)) is None or abs(one[0]) > LARGEST)
             needed = f"a {FORMATS[way].kind} like {way!r}, of at most {LARGEST:g}, was needed"
             raise self.error(first, column, f"{needed}, got {shown(cells[first])}")
-        values[places] = found
+        values[present] = numbers
         return values
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Chunk:
@@ -99,24 +99,24 @@ def read_rows(path: str | Path, rows_at_once: int = 10_000, nameless: bool = Fal
         rows_at_once: Rows of a part, at most.
         nameless: Whether one column may lack a name, as the numbers of rows do that pandas writes.
     """
-    place = Path(path)
+    file_path = Path(path)
     if rows_at_once < 1:
         raise DataError(f"rows_at_once must be at least 1, got {rows_at_once}")
     try:
-        if not place.is_file():
-            kind = "a folder" if place.is_dir() else "not a file"
-            raise DataError(f"{place} is {kind}; a CSV or Parquet file was needed")
-        with place.open("rb") as file:
+        if not file_path.is_file():
+            kind = "a folder" if file_path.is_dir() else "not a file"
+            raise DataError(f"{file_path} is {kind}; a CSV or Parquet file was needed")
+        with file_path.open("rb") as file:
             start = file.read(4)
     except OSError as error:
-        raise DataError(f"{place} cannot be read: {error}") from error
+        raise DataError(f"{file_path} cannot be read: {error}") from error
     if not start:
-        raise DataError(f"{place} is empty; a row with column names was needed")
-    if start == b"PAR1" or is_parquet(place):
-        return _read_parquet(place, rows_at_once, nameless)
+        raise DataError(f"{file_path} is empty; a row with column names was needed")
+    if start == b"PAR1" or is_parquet(file_path):
+        return _read_parquet(file_path, rows_at_once, nameless)
     if start == b"PK\x03\x04":
-        raise DataError(f"{place} is a spreadsheet or ZIP archive; save the table as CSV")
-    return _read_csv(place, rows_at_once, nameless, compressed=start.startswith(b"\x1f\x8b"))
+        raise DataError(f"{file_path} is a spreadsheet or ZIP archive; save the table as CSV")
+    return _read_csv(file_path, rows_at_once, nameless, compressed=start.startswith(b"\x1f\x8b"))
 
 
 def is_parquet(path: Path) -> bool:
@@ -149,7 +149,7 @@ def _read_csv(path: Path, rows_at_once: int, nameless: bool, compressed: bool) -
         delimiter = _find_delimiter(path, file)
         records = _records(path, csv.reader(_lines(file), delimiter=delimiter, strict=True))
         header = check_header(path, next(records, (1, []))[1], nameless)
-        most, empty = min(rows_at_once, MOST_CELLS // len(header)), True
+        most, empty = min(rows_at_once, MOST_CELLS_OF_A_CHUNK // len(header)), True
         while part := list(islice(records, most)):
             columns = zip(*(cells for _, cells in part), strict=True)
             named = {name: list(column) for name, column in zip(header, columns, strict=True)}
@@ -250,7 +250,7 @@ def _read_parquet(path: Path, rows_at_once: int, nameless: bool) -> Iterator[Chu
     try:
         with parquet.ParquetFile(path) as file:
             header = check_header(path, file.schema_arrow.names, nameless)
-            for batch in file.iter_batches(batch_size=min(rows_at_once, MOST_CELLS // len(header))):
+            for batch in file.iter_batches(batch_size=min(rows_at_once, MOST_CELLS_OF_A_CHUNK // len(header))):
                 columns = {name: _texts(path, arrow, name, batch.column(i)) for i, name in enumerate(header)}
                 yield Chunk(str(path), columns, range(row, row + batch.num_rows))
                 row += batch.num_rows

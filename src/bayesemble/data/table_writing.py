@@ -21,14 +21,14 @@ def write_rows(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[
 
     The file appears under its name when it is complete; if anything goes wrong, what was there before stays.
     """
-    place = Path(path)
-    names = check_header(place, header)
-    write = _write_parquet if is_parquet(place) else _write_csv
+    target = Path(path)
+    names = check_header(target, header)
+    write = _write_parquet if is_parquet(target) else _write_csv
     try:
-        with replacing(place) as temporary, temporary.open("wb") as file:
-            write(place, file, names, _checked(place, names, rows))
+        with replacing(target) as temporary, temporary.open("wb") as file:
+            write(target, file, names, _checked(target, names, rows))
     except (OSError, UnicodeError) as error:
-        raise DataError(f"{place} cannot be written: {error}") from error
+        raise DataError(f"{target} cannot be written: {error}") from error
 
 
 def _checked(path: Path, names: list[str], rows: Iterable[Sequence[object]]) -> Iterator[Sequence[object]]:

@@ -40,9 +40,9 @@ def test_numbers_are_in_their_original_units(tmp_path):
     assert metrics.rmse(one.numbers, one.targets) == pytest.approx(result.scores["rmse"], rel=1e-5)
     agree, disagree = examples(one, None)
     spread = one.numbers.epistemic
-    assert spread[agree[0].place] == spread.min()
-    assert spread[disagree[0].place] == spread.max()
-    place, low = disagree[0].place, one.numbers.member_mean[:, disagree[0].place].min()
+    assert spread[agree[0].row] == spread.min()
+    assert spread[disagree[0].row] == spread.max()
+    place, low = disagree[0].row, one.numbers.member_mean[:, disagree[0].row].min()
     assert f"({float(low):.2f} to " in disagree[0].answers
     assert disagree[0].truth == f"{float(one.targets[place]):.2f}"
 
@@ -83,8 +83,8 @@ def test_diversity_of_members_is_that_of_a_plain_count():
 def test_examples_name_the_votes():
     inputs = np.arange(16.0).reshape(4, 4)
     agree, disagree = examples(with_votes(VOTES, TRUTH, inputs), [2, 2], count=1)
-    assert (agree[0].place, agree[0].truth, agree[0].answers) == (0, "0", "0 (3)")
-    assert (disagree[0].place, disagree[0].truth, disagree[0].answers) == (2, "1", "0 (1), 1 (1), 2 (1)")
+    assert (agree[0].row, agree[0].truth, agree[0].answers) == (0, "0", "0 (3)")
+    assert (disagree[0].row, disagree[0].truth, disagree[0].answers) == (2, "1", "0 (1), 1 (1), 2 (1)")
     assert disagree[0].image.tolist() == [[8, 9], [10, 11]]
     assert disagree[0].inputs == ["8.00", "9.00", "10.00", "11.00"]
 

@@ -36,7 +36,7 @@ def compare(
         str | None,
         typer.Option(help="Give all methods the same `steps` or `seconds`, instead of the same epochs per member."),
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="Train on so many rows only.")] = None,
+    rows: Annotated[int | None, typer.Option(help="How many rows to train on; all by default.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs side by side; one for each processor by default.")] = None,
     config: Annotated[
         Path | None, typer.Option(help="Repeat the comparison of this results.json; other options given win.")

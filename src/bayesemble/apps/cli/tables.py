@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bayesemble.apps.tables.description import TableRequest
     from bayesemble.diagnostics.diagnose import Diagnosis
 
-_FLAGS = "method flags"  # where the parser leaves them
+_FLAGS_KEY = "method flags"
 _NUMBER = re.compile(r"-[0-9.].*")
 _TRAINING = "Training"
 
@@ -49,7 +49,7 @@ class WithMethodFlags(TyperCommand):
             else:
                 takes = left and (not left[0].startswith("-") or _NUMBER.fullmatch(left[0]))
                 flags[name] = left.pop(0) if takes else "true"
-        ctx.meta[_FLAGS] = flags
+        ctx.meta[_FLAGS_KEY] = flags
         return super().parse_args(ctx, rest)
 
 
@@ -97,7 +97,7 @@ def fit(
     Example: bayesemble fit houses.csv --target price --method repulsive --repulsion 0.5 --out run
     """
     given = {name: value for name, value in ctx.params.items() if value is not None}
-    request = _request(given, ctx.meta[_FLAGS], config)
+    request = _request(given, ctx.meta[_FLAGS_KEY], config)
 
     from bayesemble.apps.tables.run import fit_table
 
@@ -192,14 +192,14 @@ def _request(given: dict[str, Any], flags: dict[str, str], config: Path | None) 
     if given.get("method", recipe.method) != recipe.method:
         recipe = replace(recipe, method=given["method"], settings={})
     known = [field.name for field in fields(method_class(recipe.method))]
-    own = {flag[2:].replace("-", "_"): parse_value(text) for flag, text in flags.items()}
-    if unknown := [name for name in own if name not in known]:
+    chosen = {flag[2:].replace("-", "_"): parse_value(text) for flag, text in flags.items()}
+    if unknown := [name for name in chosen if name not in known]:
         listed = ", ".join("--" + name.replace("_", "-") for name in known)
         raise typer.BadParameter(
             f"--{unknown[0].replace('_', '-')} is no setting of {recipe.method}, which has {listed}."
         )
     parts = {field.name: given[field.name] for field in fields(Recipe) if field.name in given}
-    recipe = replace(recipe, **parts, settings={**recipe.settings, **own})
+    recipe = replace(recipe, **parts, settings={**recipe.settings, **chosen})
     if before is None and not {"file", "target"} <= given.keys():
         raise typer.BadParameter("FILE and --target are needed, unless a --config has them.")
     parts = {name: given[name] for name in ("target", "task", "test", "seed") if name in given}

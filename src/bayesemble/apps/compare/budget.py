@@ -23,7 +23,7 @@ from bayesemble.task.task import Task
 from bayesemble.training.fit import fit
 
 BUDGETS = ("steps", "seconds")
-_TRIAL_EPOCHS = 4  # the first warms up
+_TRIAL_EPOCHS = 4  # the first of them warms up and is not counted
 
 
 def epochs_for_steps(method: Method, epochs: int, members: int) -> int:
@@ -47,11 +47,11 @@ class Pace:
     end: float = 0.0
 
     def seconds(self, epochs: int) -> float:
-        """Of a whole run."""
+        """Seconds that a run of this many epochs takes."""
         return epochs * self.epoch + self.end
 
     def epochs(self, seconds: float) -> int:
-        """As many epochs as fit into some seconds, at least one."""
+        """How many epochs fit into this many seconds; at least one."""
         return max(1, round((seconds - self.end) / self.epoch))
 
 
@@ -89,16 +89,16 @@ def read_plan(path: Path, same: dict[str, Any]) -> dict[str, Any]:
     if not path.is_file():
         return {"settings": same, "seconds": None, "epochs": {}}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        whole = all(isinstance(epochs, int) and epochs >= 1 for epochs in found["epochs"].values())
-        if not (whole and isinstance(found["seconds"], float)):
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        whole = all(isinstance(epochs, int) and epochs >= 1 for epochs in plan["epochs"].values())
+        if not (whole and isinstance(plan["seconds"], float)):
             raise ValueError("epochs and seconds are needed")
-        differing = [name for name, value in same.items() if found["settings"][name] != value]
+        differing = [name for name, value in same.items() if plan["settings"][name] != value]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path} does not hold the plan of a comparison: {error!r}; delete it") from error
     if differing:
         raise CheckpointError(
-            f"{path} is the plan of another comparison: {differing[0]} was {found['settings'][differing[0]]}, "
+            f"{path} is the plan of another comparison: {differing[0]} was {plan['settings'][differing[0]]}, "
             f"now it is {same[differing[0]]}; choose another folder for the results, or delete this one"
         )
-    return found
+    return plan

@@ -72,10 +72,10 @@ class Job:
     def finished(self) -> Result | None:
         """What came of it, if it has been run with these settings before."""
         try:
-            found = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
-            if found["settings"] != asdict(self.source):
+            content = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
+            if content["settings"] != asdict(self.source):
                 return None
-            scores, cost, notes = dict(found["scores"]), dict(found["cost"]), list(found["notes"])
+            scores, cost, notes = dict(content["scores"]), dict(content["cost"]), list(content["notes"])
             return Result(self.label, self.source.seed, self.run, scores, cost, notes=notes)
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -140,7 +140,7 @@ def warm_up(method: Method) -> None:
     """Use a method on a few made-up rows, once per process: what it sets up on first use is not part of its cost."""
     inputs, targets = torch.linspace(-1, 1, 64).reshape(32, 2), torch.arange(32) % 2
     task = Task(lambda: mlp(2, [4], 2, dropout=0.1), Categorical())
-    with suppress(Exception):  # it may fail on so few rows; the real run will report why
+    with suppress(Exception):  # it may fail on 32 rows; the real run will report why
         fit(task, method, (inputs, targets), epochs=1, executor="loop", progress=False).predict(inputs)
 
 

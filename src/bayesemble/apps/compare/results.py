@@ -65,12 +65,12 @@ class Comparison:
         """
         rows: list[dict[str, Any]] = []
         for label in self.labels:
-            found = self.of(label)
-            if not found:
+            finished = self.of(label)
+            if not finished:
                 reason = next(result.failure for result in self.results if result.label == label)
                 rows.append({"method": label, "failure": reason})
                 continue
-            columns = {name: self.values(label, name) for name in found[0].scores | found[0].cost}
+            columns = {name: self.values(label, name) for name in finished[0].scores | finished[0].cost}
             means = {name: {"mean": fmean(v), "error": standard_error(v)} for name, v in columns.items()}
             rows.append({"method": label, **means})
         return rows
@@ -87,8 +87,8 @@ class Comparison:
         if not path.is_file():
             raise CheckpointError(f"{folder} is not the folder of a comparison: it has no {FILE}")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return Comparison(found["command"], found["data"], [Result(**row) for row in found["results"]])
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return Comparison(content["command"], content["data"], [Result(**row) for row in content["results"]])
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path} does not hold a comparison: {error!r}") from error
 
@@ -98,15 +98,15 @@ def gather(folders: Sequence[str | Path]) -> Comparison:
 
     Where there are several comparisons, the folder's name stands before that of a method.
     """
-    found = [(_root_of(Path(folder)), Path(folder).resolve()) for folder in folders]
-    read = {root: Comparison.read(root) for root, _ in found}
+    roots = [(_root_of(Path(folder)), Path(folder).resolve()) for folder in folders]
+    read = {root: Comparison.read(root) for root, _ in roots}
     first = next(iter(read.values()))
     for root, other in read.items():
         if other.data.get("name") != first.data.get("name"):
             names = f"{first.data.get('name')} and {other.data.get('name')} ({root})"
             raise CheckpointError(f"results on different data cannot stand side by side: {names}")
     results: dict[str, Result] = {}
-    for root, folder in found:
+    for root, folder in roots:
         for result in read[root].results:
             path = root / result.run
             if folder in (root, path):
@@ -117,12 +117,12 @@ def gather(folders: Sequence[str | Path]) -> Comparison:
 
 def _root_of(folder: Path) -> Path:
     """The folder of the comparison that a folder is, or is a run of."""
-    for place in (folder.resolve(), *folder.resolve().parents):
-        if (place / FILE).is_file():
-            return place
+    for parent in (folder.resolve(), *folder.resolve().parents):
+        if (parent / FILE).is_file():
+            return parent
     raise CheckpointError(f"{folder} is neither the folder of a comparison nor a run of one: there is no {FILE}")
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Of the mean of values; None if there is only one."""
+    """The standard error of the mean of values; None if there is only one."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

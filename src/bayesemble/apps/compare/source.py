@@ -39,7 +39,7 @@ class RunSource:
     """Where the rows of a run come from, what its network needs to be made again, and how it is trained."""
 
     data: str
-    """As `data.sources.load_data` takes it."""
+    """A text that `data.sources.load_data` takes."""
     seed: int
     dropout: float = 0.0
     rows: int | None = None

@@ -30,7 +30,7 @@ class Gallery:
     agree: list[Example]
     disagree: list[Example]
     images: dict[int, str]
-    """Addresses of images by the place of their row; empty where rows are no images."""
+    """Addresses of images by the number of their row; empty where rows are no images."""
 
     @property
     def num_inputs(self) -> int:
@@ -116,7 +116,7 @@ def _facts(comparison: Comparison, shown: list[Shown]) -> list[tuple[str, str]]:
 
 
 def _gallery(comparison: Comparison, shown: list[Shown]) -> Gallery | None:
-    """Of the method with the best NLL that has several members."""
+    """Test rows of the method that has the best NLL of those with several members."""
     order = standing(comparison, "nll")
     several = sorted((one for one in shown if one.several), key=lambda one: order.index(one.label))
     if not several:
@@ -125,8 +125,8 @@ def _gallery(comparison: Comparison, shown: list[Shown]) -> Gallery | None:
     agree, disagree = examples(several[0], shape)
     pictured = [one for one in (*agree, *disagree) if one.image is not None]
     images = data_uris(np.stack([one.image for one in pictured])) if pictured else []  # type: ignore[misc]
-    places = [one.place for one in pictured]
-    return Gallery(several[0].label, agree, disagree, dict(zip(places, images, strict=True)))
+    rows = [one.row for one in pictured]
+    return Gallery(several[0].label, agree, disagree, dict(zip(rows, images, strict=True)))
 
 
 def _details(comparison: Comparison, row: Row, shown: list[Shown]) -> Details:

@@ -19,7 +19,7 @@ from bayesemble.diagnostics import landscape, plots
 from bayesemble.task.likelihoods import Categorical
 from bayesemble.training.ensemble import Ensemble
 
-_MOST_MEMBERS = 12  # in matrices; more cannot be told apart
+_MEMBERS_OF_A_MATRIX = 12  # more cannot be told apart
 _LAST_EPOCHS = 5
 _MAP_INCHES = (5.4, 4.2)
 
@@ -114,26 +114,26 @@ def _lacks_classes(subject: Subject) -> str:
 
 
 def _similarity(subject: Subject, findings: Findings) -> None:
-    some = list(range(min(subject.ensemble.num_members, _MOST_MEMBERS)))
-    found = landscape.similarity(subject.ensemble, subject.data, members=some)
+    some = list(range(min(subject.ensemble.num_members, _MEMBERS_OF_A_MATRIX)))
+    similarity = landscape.similarity(subject.ensemble, subject.data, members=some)
     findings.facts.append(
-        f"Two members have a cosine of {float(_pairs(found.cosine).mean()):.3f} between their weights and a "
-        f"{found.difference_name} of {float(_pairs(found.difference).mean()):.3f}, on average over pairs."
+        f"Two members have a cosine of {float(_pairs(similarity.cosine).mean()):.3f} between their weights and a "
+        f"{similarity.difference_name} of {float(_pairs(similarity.difference).mean()):.3f}, on average over pairs."
     )
-    findings.draw("member_weights", lambda ax: plots.plot_similarity(found, ax, "cosine"))
-    findings.draw("member_functions", lambda ax: plots.plot_similarity(found, ax, "difference"))
+    findings.draw("member_weights", lambda ax: plots.plot_similarity(similarity, ax, "cosine"))
+    findings.draw("member_functions", lambda ax: plots.plot_similarity(similarity, ax, "difference"))
 
 
 def _along_training(subject: Subject, findings: Findings) -> None:
-    found = landscape.similarity(subject.ensemble, subject.data, members=[0], epochs=subject.recorded_epochs)
+    similarity = landscape.similarity(subject.ensemble, subject.data, members=[0], epochs=subject.recorded_epochs)
     late = slice(-_LAST_EPOCHS, None)
-    cosine, difference = (_pairs(matrix[late, late]) for matrix in (found.cosine, found.difference))
+    cosine, difference = (_pairs(matrix[late, late]) for matrix in (similarity.cosine, similarity.difference))
     findings.facts.append(
         f"The last {min(_LAST_EPOCHS, len(subject.recorded_epochs))} epochs of member 0 have a cosine of at least "
-        f"{float(cosine.min()):.4f} and a {found.difference_name} of {float(difference.mean()):.3f} on average."
+        f"{float(cosine.min()):.4f} and a {similarity.difference_name} of {float(difference.mean()):.3f} on average."
     )
-    findings.draw("path_weights", lambda ax: plots.plot_similarity(found, ax, "cosine"))
-    findings.draw("path_functions", lambda ax: plots.plot_similarity(found, ax, "difference"))
+    findings.draw("path_weights", lambda ax: plots.plot_similarity(similarity, ax, "cosine"))
+    findings.draw("path_functions", lambda ax: plots.plot_similarity(similarity, ax, "difference"))
     some = list(range(min(subject.ensemble.num_members, 3)))
     together = landscape.embedding(subject.ensemble, subject.data[0], members=some)
     findings.draw("embedding", lambda ax: plots.plot_embedding(together, ax))
@@ -142,8 +142,8 @@ def _along_training(subject: Subject, findings: Findings) -> None:
 def _diversity(subject: Subject, findings: Findings) -> None:
     recorded = len(subject.recorded_epochs) > 1
     kinds = ("random", "dropout", *(("diagonal", "pca") if recorded else ()))
-    found = landscape.diversity_accuracy(subject.ensemble, subject.data, train=subject.train, kinds=kinds)
-    findings.draw("diversity", lambda ax: plots.plot_diversity_accuracy(found, ax), size=_MAP_INCHES)
+    diversity = landscape.diversity_accuracy(subject.ensemble, subject.data, train=subject.train, kinds=kinds)
+    findings.draw("diversity", lambda ax: plots.plot_diversity_accuracy(diversity, ax), size=_MAP_INCHES)
     if recorded and subject.ensemble.num_members > 1:
         table = landscape.ensembles_of_subspaces(subject.ensemble, subject.data, train=subject.train, num=10)
         findings.draw("subspaces", lambda ax: plots.plot_subspace_ensembles(table, ax), size=_MAP_INCHES)
@@ -159,18 +159,18 @@ def _planes(subject: Subject, findings: Findings) -> None:
 
 
 def _paths(subject: Subject, findings: Findings) -> None:
-    found = {"straight line": landscape.path(subject.ensemble, subject.data, train=subject.train)}
+    paths = {"straight line": landscape.path(subject.ensemble, subject.data, train=subject.train)}
     try:
-        found["line, units matched"] = landscape.path(subject.ensemble, subject.data, train=subject.train, align=True)
+        paths["line, units matched"] = landscape.path(subject.ensemble, subject.data, train=subject.train, align=True)
     except ModelError as error:
         findings.missing.append(f"The line between members with matched hidden units: {error}")
     curve = landscape.path(subject.ensemble, subject.data, kind="bezier", train=subject.train, epochs=subject.epochs)
-    found["trained curve"] = curve
-    barriers = "; ".join(f"{name} {one.barrier:.3f}" for name, one in found.items())
+    paths["trained curve"] = curve
+    barriers = "; ".join(f"{name} {one.barrier:.3f}" for name, one in paths.items())
     findings.facts.append(f"How far the loss rises between members 0 and 1, in nats: {barriers}.")
 
     def draw(ax: Any) -> None:
-        for number, (name, one) in enumerate(found.items()):
+        for number, (name, one) in enumerate(paths.items()):
             plots.plot_path(one, ax, label=name, number=number)
 
     findings.draw("path_loss", draw)
@@ -179,16 +179,16 @@ def _paths(subject: Subject, findings: Findings) -> None:
 
 def _sharpness(subject: Subject, findings: Findings) -> None:
     try:
-        found = landscape.sharpness(subject.ensemble, subject.data)
+        sharpness = landscape.sharpness(subject.ensemble, subject.data)
     except (MissingExtraError, ModelError) as error:
         findings.missing.append(f"Sharpness: {error}")
         return
-    top = found.eigenvalues[:, 0]
+    top = sharpness.eigenvalues[:, 0]
     findings.facts.append(
         f"The largest eigenvalue of the Hessian of a member lies between {float(top.min()):.3g} and "
         f"{float(top.max()):.3g}."
     )
-    findings.draw("sharpness", lambda ax: plots.plot_sharpness(found, ax))
+    findings.draw("sharpness", lambda ax: plots.plot_sharpness(sharpness, ax))
 
 
 PARTS = (

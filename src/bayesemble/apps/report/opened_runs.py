@@ -19,7 +19,7 @@ from bayesemble.diagnostics.plots.style import colour
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
 from bayesemble.training.ensemble import Ensemble
 
-_MOST_INPUTS = 6  # columns of a row that are shown
+_INPUTS_SHOWN = 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,8 @@ class Shown:
 class Example:
     """A test row, and what the members say of it."""
 
-    place: int
+    row: int
+    """Its number among the test rows."""
     truth: str
     answers: str
     inputs: list[str]
@@ -107,28 +108,29 @@ def member_diversity(shown: Shown) -> DiversityAccuracy:
 def examples(shown: Shown, image_shape: list[int] | None, count: int = 6) -> tuple[list[Example], list[Example]]:
     """The test rows on which the members agree most, and those on which they disagree most.
 
-    Disagreement is the epistemic doubt: mutual information of classes, variance between the means of numbers.
+    Disagreement is the epistemic uncertainty: mutual information of classes, variance between the means of numbers.
     """
     order = shown.predictive.uncertainty("epistemic").argsort(stable=True)
     count = min(count, len(order) // 2)
-    agree, disagree = order[:count], order.flip(0)[:count]
-    return tuple([_example(shown, int(place), image_shape) for place in places] for places in (agree, disagree))  # type: ignore[return-value]
+    ends = (order[:count], order.flip(0)[:count])
+    agree, disagree = ([_example(shown, int(row), image_shape) for row in rows] for rows in ends)
+    return agree, disagree
 
 
-def _example(shown: Shown, place: int, image_shape: list[int] | None) -> Example:
-    row = np.asarray(shown.split.x_test[place])
-    inputs = [f"{value:.2f}" for value in row.ravel()[:_MOST_INPUTS]]
-    image = None if image_shape is None else _image(row, image_shape)
-    predictive, target = shown.predictive, shown.targets[place]
+def _example(shown: Shown, row: int, image_shape: list[int] | None) -> Example:
+    cells = np.asarray(shown.split.x_test[row])
+    inputs = [f"{value:.2f}" for value in cells.ravel()[:_INPUTS_SHOWN]]
+    image = None if image_shape is None else _image(cells, image_shape)
+    predictive, target = shown.predictive, shown.targets[row]
     if isinstance(predictive, ClassPredictive):
-        votes = predictive.log_probs[:, place].argmax(-1).bincount()
+        votes = predictive.log_probs[:, row].argmax(-1).bincount()
         chosen = [int(label) for label in votes.argsort(descending=True, stable=True) if votes[label] > 0]
         answers = ", ".join(f"{label} ({int(votes[label])})" for label in chosen)
-        return Example(place, str(int(target)), answers, inputs, image)
-    means = shown.numbers.member_mean[:, place]
+        return Example(row, str(int(target)), answers, inputs, image)
+    means = shown.numbers.member_mean[:, row]
     digits = 2 if float(shown.targets.abs().max()) < 100 else 0
-    mean, low, high = (f"{float(one):.{digits}f}" for one in (shown.numbers.mean[place], means.min(), means.max()))
-    return Example(place, f"{float(target):.{digits}f}", f"{mean} ({low} to {high})", inputs, image)
+    mean, low, high = (f"{float(one):.{digits}f}" for one in (shown.numbers.mean[row], means.min(), means.max()))
+    return Example(row, f"{float(target):.{digits}f}", f"{mean} ({low} to {high})", inputs, image)
 
 
 def _image(row: NumpyArray, shape: list[int]) -> NumpyArray | None:

@@ -109,8 +109,8 @@ def _row(comparison: Comparison, label: str, cells: list[Cell]) -> Row:
 
 
 def _cells(comparison: Comparison, name: str) -> dict[str, Cell]:
-    found = {label: list(values_of(comparison, label, name).values()) for label in comparison.labels}
-    means = {label: fmean(values) for label, values in found.items() if values}
+    values = {label: list(values_of(comparison, label, name).values()) for label in comparison.labels}
+    means = {label: fmean(some) for label, some in values.items() if some}
     decimals = _decimals(name, list(means.values()))
     best: str | None = None
     tied: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ def _cells(comparison: Comparison, name: str) -> dict[str, Cell]:
     def cell(label: str) -> Cell:
         if label not in means:
             return Cell()
-        mean, error = means[label], standard_error(found[label])
+        mean, error = means[label], standard_error(values[label])
         constant = name in COSTS and not error
         error_text = "" if error is None or constant else f"± {error:,.{decimals}f}"
         mark = "best" if label == best else "tied" if label in tied else ""
@@ -130,7 +130,7 @@ def _cells(comparison: Comparison, name: str) -> dict[str, Cell]:
 
 
 def _decimals(name: str, means: list[float]) -> int:
-    """As many as the largest number of a column needs to show four figures, at most three."""
+    """How many decimals the largest number of a column needs to show four figures; at most three."""
     if name in ("gradient_evaluations", "parameters", "peak_memory_mb"):
         return 0
     largest = max((abs(mean) for mean in means if math.isfinite(mean)), default=0.0)

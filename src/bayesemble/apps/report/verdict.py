@@ -21,10 +21,10 @@ from statistics import fmean, stdev
 from bayesemble.apps.compare.results import Comparison
 from bayesemble.metrics.catalogue import SCORES
 
-WORST_ECE = 0.05  # beyond this gap between confidence and accuracy, probabilities should not be taken at their word
-WORST_COVERAGE_GAP = 0.05  # of 90 % intervals
+WORST_ECE = 0.05  # beyond it, probabilities should not be taken at their word
+WORST_COVERAGE_GAP = 0.05
 FEW_SEEDS = 5
-CLOSE = 0.01  # nats per row: a mean difference that hardly matters to anyone
+HARMLESS_NATS = 0.01  # per row: a mean difference that hardly matters to anyone
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def verdict(comparison: Comparison) -> Verdict:
     if max(len(values_of(comparison, label, "nll")) for label in ranked) == 1:
         return Verdict(best, best, (), (*_one_seed(comparison, ranked), *failures))
     tied = tied_with_best(comparison, "nll")
-    close = [label for label in tied if difference(comparison, best, label, "nll").mean < CLOSE]
+    close = [label for label in tied if difference(comparison, best, label, "nll").mean < HARMLESS_NATS]
     use = _cheapest(comparison, [best, *close])
     words = _tie(comparison, use, best, tied) if tied else _winner(comparison, ranked)
     return Verdict(use, best, tied, (*words, *_warnings(comparison, use, ranked), *failures))
@@ -83,8 +83,8 @@ def verdict(comparison: Comparison) -> Verdict:
 
 def values_of(comparison: Comparison, label: str, name: str) -> dict[int, float]:
     """A score or cost of one method by seed, where it is there."""
-    found = {result.seed: (result.scores | result.cost).get(name) for result in comparison.of(label)}
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = {result.seed: (result.scores | result.cost).get(name) for result in comparison.of(label)}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def mean_of(comparison: Comparison, label: str, name: str) -> float:
@@ -172,8 +172,8 @@ def _tie(comparison: Comparison, use: str, best: str, tied: tuple[str, ...]) -> 
     else:
         seconds = duration(mean_of(comparison, use, "train_seconds"))
         words = [
-            f"Use {use}: it is as good as {best}, within {CLOSE} nats per row, and the cheapest such method to train "
-            f"({seconds} per run).",
+            f"Use {use}: it is as good as {best}, within {HARMLESS_NATS} nats per row, and the cheapest such method to "
+            f"train ({seconds} per run).",
             f"The lowest NLL, {lowest}, is that of {best}, {margin} over {gap.num_seeds} seeds.",
         ]
     if gap.num_seeds < FEW_SEEDS:

@@ -106,24 +106,24 @@ def fit_table(
 
 def open_table(folder: str | Path) -> TableRun:
     """The run in a folder, at the state with the best loss on held-out rows."""
-    place = Path(folder)
-    description = read_description(place)
-    if not checkpoints.exists(place):
-        raise CheckpointError(f"{place} was interrupted before its first checkpoint; give the command of `fit` again")
-    found = checkpoints.read(place)
+    run = Path(folder)
+    description = read_description(run)
+    if not checkpoints.exists(run):
+        raise CheckpointError(f"{run} was interrupted before its first checkpoint; give the command of `fit` again")
+    checkpoint = checkpoints.read(run)
     likelihood, num_outputs = likelihood_of(description.schema, description.request.recipe)
     try:
         model = partial(table_network, **description.network)
-        ensemble = restore(found.kept, model, None, str(place))
+        ensemble = restore(checkpoint.kept, model, None, str(run))
     except BayesembleError:
         raise
     except (TypeError, ValueError, KeyError, RuntimeError, MemoryError) as error:
-        raise CheckpointError(f"{place / TABLE} does not describe the network of the run: {error}") from error
+        raise CheckpointError(f"{run / TABLE} does not describe the network of the run: {error}") from error
     if ensemble.task.likelihood != likelihood or ensemble.task.output_shape != (num_outputs,):
-        raise CheckpointError(f"the checkpoint in {place} is of another target than {TABLE} beside it")
+        raise CheckpointError(f"the checkpoint in {run} is of another target than {TABLE} beside it")
     if isinstance(likelihood, Heteroscedastic):
         ensemble = stretched(ensemble, description.stretch)
-    return TableRun(place, description, ensemble, _unfinished(found.run.get("progress")))
+    return TableRun(run, description, ensemble, _unfinished(checkpoint.run.get("progress")))
 
 
 def _unfinished(progress: Any) -> tuple[str, ...]:
@@ -275,8 +275,8 @@ def _unused(schema: Schema, chunk: Chunk, encoded: Encoded, keep: Sequence[str])
 
 def _overview(schema: Schema, tests: int, method: str) -> str:
     kinds = [column.kind for column in schema.columns]
-    found = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
     return (
-        f"{schema.num_rows:,} rows to learn from, {tests:,} held out; {len(kinds)} columns ({found}); "
+        f"{schema.num_rows:,} rows to learn from, {tests:,} held out; {len(kinds)} columns ({counts}); "
         f"{schema.task} of {shown(schema.target.name)} by {method}"
     )
