@@ -70,8 +70,10 @@ def settings_of(tree: ast.AST) -> Iterator[tuple[str, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Call) and isinstance(node.target, ast.Name):
             call = node.value
-            if isinstance(call.func, ast.Name) and call.func.id == "setting" and call.args:
-                yield node.target.id, ast.unparse(call.args[0])
+            if isinstance(call.func, ast.Name) and call.func.id == "setting":
+                default = ast.unparse(call.args[0])
+                if default != "MISSING":
+                    yield node.target.id, default
 
 
 def without_words(node: ast.AST) -> Iterator[ast.AST]:
@@ -117,9 +119,9 @@ def changes(node: ast.AST, defaults: dict[str, set[str]]) -> Iterator[tuple[str,
             yield "off by one", str(value + 1)
         case ast.Call(func=ast.Name(id=name)) if name in EXTREMES:
             yield "swap min, max", EXTREMES[name] + ast.unparse(node).removeprefix(name)
-        case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in EXTREMES:
-            start = f"{ast.unparse(value)}."
-            yield "swap min, max", start + EXTREMES[name] + ast.unparse(node).removeprefix(start + name)
+        case ast.Call(func=ast.Attribute(value=value, attr=name), args=args, keywords=keywords) if name in EXTREMES:
+            given = ", ".join(map(ast.unparse, [*args, *keywords]))
+            yield "swap min, max", f"({ast.unparse(value)}).{EXTREMES[name]}({given})"
         case ast.Call(func=ast.Attribute(attr="fsync") | ast.Name(id="flush" | "_flush")):
             yield "drop a flush", "None"
         case ast.Attribute(value=ast.Name(id="self" | "method"), attr=name, ctx=ast.Load()) if name in defaults:

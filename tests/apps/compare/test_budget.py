@@ -55,20 +55,21 @@ def counting():
 
 
 @pytest.mark.parametrize(
-    ("method", "batch_size"),
+    ("method", "batch_size", "rows"),
     [
-        (be.DeepEnsemble(num_members=3), 16),
-        (be.EMP(num_members=2, training_draws=2), 20),
-        (be.Repulsive(num_members=2, sequential=True), 16),
-        (be.HMC(num_members=2, max_leapfrog=5), None),
+        (be.DeepEnsemble(num_members=3), 16, 48),
+        (be.DeepEnsemble(num_members=3), 32, 33),  # a last row alone joins the batch before it
+        (be.EMP(num_members=2, training_draws=2), 20, 48),
+        (be.Repulsive(num_members=2, sequential=True), 16, 48),
+        (be.HMC(num_members=2, max_leapfrog=5), None, 48),
     ],
-    ids=["members", "draws", "sequential", "hmc"],
+    ids=["members", "one row more", "draws", "sequential", "hmc"],
 )
-def test_gradients_are_counted_as_the_network_is_called(method, batch_size):
+def test_gradients_are_counted_as_the_network_is_called(method, batch_size, rows):
     """In the loop, each gradient of one network is one forward pass; those of a run without epochs are taken off."""
-    data, task = table(48), be.Task(counting, be.Categorical())
+    data, task = table(rows), be.Task(counting, be.Categorical())
     with scoped(0):
-        task.bind(48, data[0])
+        task.bind(rows, data[0])
         calls = []
         for epochs in (2, 6):
             Counting.calls = 0
@@ -76,6 +77,8 @@ def test_gradients_are_counted_as_the_network_is_called(method, batch_size):
             calls.append((Counting.calls, gradient_evaluations(ensemble.history)))
     (few, few_counted), (many, many_counted) = calls
     assert many - few == many_counted - few_counted > 0
+    if rows == 33:
+        assert many_counted == 6 * 3, "one batch in each epoch"
 
 
 def test_epochs_that_fit_into_seconds():
