@@ -22,7 +22,7 @@ def networks(state: State, numbers: range, roots: list[int]) -> Members:
 def measure(model, draws: int = 13) -> tuple[be.Task, State]:
     task, x = be.Task(model, be.Categorical()), table()[0]
     state = State(task.new_members(3, 0))
-    return task, numbered_draws.measure(
+    return task, numbered_draws.prepare(
         state, networks, draws, lambda: iter([Batch(x, x)]), Context(task, be.Loop(), Clock(1, 1, 5))
     )
 

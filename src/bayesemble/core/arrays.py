@@ -55,7 +55,7 @@ def check_rows(inputs: Inputs, targets: Tensor | None, per_member: bool = False)
 
 
 def check_member_count(inputs: Inputs, num_members: int) -> None:
-    """Refuse data per member that is not that of so many members."""
+    """Raise if per-member data has a different number of members."""
     found = len(tensors_of(inputs)[0])
     if found != num_members:
         raise DataError(f"the data per member is that of {found} members, but there are {num_members}")
@@ -64,10 +64,10 @@ def check_member_count(inputs: Inputs, num_members: int) -> None:
 def check_finite(leaf: Tensor, name: str, per_member: bool = False) -> None:
     """Name the first cell that is NaN or infinite."""
     if leaf.is_floating_point() and not leaf.isfinite().all():
-        place = (~leaf.isfinite()).nonzero()[0].tolist()
-        where = _place(place, ["member", "row", "column"] if per_member else ["row", "column"])
+        index = (~leaf.isfinite()).nonzero()[0].tolist()
+        where = _position(index, ["member", "row", "column"] if per_member else ["row", "column"])
         raise DataError(
-            f"{name} must be finite numbers; {where} holds {leaf[tuple(place)].item()}: remove or fill such cells"
+            f"{name} must be finite numbers; {where} holds {leaf[tuple(index)].item()}: remove or fill such cells"
         )
 
 
@@ -116,18 +116,18 @@ def _parsed(array: NumpyArray, name: str) -> NumpyArray:
     try:
         return array.astype(np.float64)
     except (ValueError, TypeError):
-        for place, cell in np.ndenumerate(array):
+        for index, cell in np.ndenumerate(array):
             try:
                 float(cell)
             except (ValueError, TypeError):
                 words = cell.item() if isinstance(cell, np.generic) else cell
-                where = _place(place, ["row", "column"])
+                where = _position(index, ["row", "column"])
                 raise DataError(f"{name} must be numbers; {where} holds {words!r}") from None
         raise
 
 
-def _place(place: Any, axes: list[str]) -> str:
+def _position(index: Any, axes: list[str]) -> str:
     """Where a cell is, in words; of images only the row is named."""
-    if len(place) > len(axes):
+    if len(index) > len(axes):
         axes = axes[:-1]
-    return ", ".join(f"{axis} {index}" for axis, index in zip(axes, place, strict=False))
+    return ", ".join(f"{axis} {index}" for axis, index in zip(axes, index, strict=False))

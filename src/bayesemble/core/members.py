@@ -88,7 +88,7 @@ class Members:
         return self._map_stacked(lambda leaf: leaf[start:stop])
 
     def take(self, indices: Tensor) -> Members:
-        """Copies of the members at the given places, equally weighted."""
+        """Copies of the members at the given positions, equally weighted."""
         taken = self._map_stacked(lambda leaf: leaf[indices])
         return replace(taken, weights=_equal_weights(len(indices)))
 

@@ -22,11 +22,11 @@ logger = logging.getLogger("bayesemble")
 
 EXECUTORS: dict[str, type[Executor]] = {"loop": Loop, "vmap": Vmap}
 
-_ROUNDS = 20  # how often each candidate is timed, at most
-_ENOUGH_SECONDS = 2.0  # after so long, two rounds will do
-_TOO_LONG_SECONDS = 10.0  # after so long, whatever was timed has to do, be it the first step
-_DRAWS_AT_ONCE = 16  # networks that predict together
-_SMALL_STEP = 0.02  # below so many seconds a step is small enough for one thread to be worth a try
+_MOST_ROUNDS = 20
+_ENOUGH_SECONDS = 2.0  # two rounds are enough once timing has taken this long
+_TOO_LONG_SECONDS = 10.0  # timing ends here; even a single warm-up step then counts
+_NETWORKS_PREDICTING_TOGETHER = 16
+_ONE_THREAD_SECONDS = 0.02  # a step that is quicker than this may be quicker still on one thread
 
 Stepper = Callable[[Executor], Callable[[], None]]
 """`stepper(executor)` gives a function that takes one training step with that executor."""
@@ -111,7 +111,7 @@ def for_draws(
     convolutional = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.module.modules())
     if not isinstance(executor, Loop) or convolutional or members.num_members < 2:
         return executor
-    few, vectorised = members.part(0, 2), Vmap(chunk=_DRAWS_AT_ONCE, threads=executor.threads)
+    few, vectorised = members.part(0, 2), Vmap(chunk=_NETWORKS_PREDICTING_TOGETHER, threads=executor.threads)
     rows = map_tensors(lambda leaf: leaf[:4], inputs)
 
     def run(one: Executor) -> Tensor:
@@ -136,7 +136,7 @@ def _fastest(task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> C
         return Choice(candidates[0], obstacle or "the only candidate")
     seconds = _time(candidates, stepper)
     best = min(seconds, key=seconds.__getitem__)
-    if seconds[best] < _SMALL_STEP and torch.get_num_threads() > 1:
+    if seconds[best] < _ONE_THREAD_SECONDS and torch.get_num_threads() > 1:
         seconds |= _time([best, replace(best, threads=1)], stepper)  # type: ignore[type-var]
         best = min(seconds, key=seconds.__getitem__)
     timings = ", ".join(f"{executor} {1000 * took:.3g} ms" for executor, took in seconds.items())
@@ -150,7 +150,7 @@ def _time(executors: list[Executor], stepper: Stepper) -> dict[Executor, float]:
     steps = {executor: stepper(executor) for executor in executors}
     best = dict.fromkeys(executors, float("inf"))
     begin = time.perf_counter()
-    for round_number in range(_ROUNDS + 1):
+    for round_number in range(_MOST_ROUNDS + 1):
         for executor, step in steps.items():
             with thread_count(executor):
                 start = time.perf_counter()

@@ -77,7 +77,7 @@ class Vmap(Executor):
             value = couple({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
         found = iter(slopes(value, [leaf for own in leaves for leaf in own.values()]))
         space, gradients = _space(members), [{name: next(found) for name in own} for own in leaves]
-        parts = [_moved(part, space, *place) for part, place in zip(gradients, self._chunks(members), strict=True)]
+        parts = [_moved(part, space, *bounds) for part, bounds in zip(gradients, self._chunks(members), strict=True)]
         return _joined(parts, members.shared) | space
 
     @torch.no_grad()

@@ -121,9 +121,9 @@ class GradientMethod(Method):
 
 def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Members:
     """Networks by number, from each member in turn; a single one is shared by all of them, but for the leaves `own`."""
-    num, places = len(numbers), torch.tensor(numbers) % members.num_members
+    num, owners = len(numbers), torch.tensor(numbers) % members.num_members
     if members.num_members > 1:
-        return members.take(places).reweight(members.weights[places])
+        return members.take(owners).reweight(members.weights[owners])
     stacked = {*own, *(name for name in members.params if name.startswith(OF_LIKELIHOOD))}
     shared = frozenset(name for name in (*members.params, *members.buffers) if name not in stacked)
 

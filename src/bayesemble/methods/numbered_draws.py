@@ -31,7 +31,7 @@ def generators(numbers: range, roots: list[int]) -> list[torch.Generator]:
     return [seeds.generator(roots[number % len(roots)], number // len(roots)) for number in numbers]
 
 
-def measure(state: State, networks: Networks, draws: int, data: TrainingData, context: Context) -> State:
+def prepare(state: State, networks: Networks, draws: int, data: TrainingData, context: Context) -> State:
     """Fix the roots and, if there is batch norm, measure the statistics of this many draws."""
     task, members = context.task, state.members.num_members
     names = batch_norm.norm_buffers(task.module)
@@ -43,7 +43,7 @@ def measure(state: State, networks: Networks, draws: int, data: TrainingData, co
     together = max(_TOGETHER // members, 1) * members  # whole turns of all members, whose data may be their own
     for begin in range(0, each * members, together):
         numbers = range(begin, min(begin + together, each * members))
-        parts.append(batch_norm.remeasured(task, networks(state, numbers, roots), data, context.executor))
+        parts.append(batch_norm.refreshed(task, networks(state, numbers, roots), data, context.executor))
     whole = {name: torch.cat([part.buffers[name] for part in parts]) for name in names}
     own = {name: leaf.unflatten(0, (each, members)).transpose(0, 1).contiguous() for name, leaf in whole.items()}
     return replace(state, slots=state.slots | {BUFFERS: own})
@@ -53,13 +53,13 @@ def draw(state: State, numbers: range, seed: int, networks: Networks) -> Members
     """Networks by number; those whose statistics were measured, if they were."""
     members, buffers = state.members.num_members, state.slots.get(BUFFERS)
     if buffers is None:
-        return networks(state, numbers, [seeds.child(seed, place) for place in range(members)])
+        return networks(state, numbers, [seeds.child(seed, index) for index in range(members)])
     most = members * next(iter(buffers.values())).shape[1]
     if numbers.stop > most:
         raise SettingError(
             f"batch-norm statistics were measured for {most} networks, {numbers.stop} were asked for; train with more "
             "draws"
         )
-    drawn, places = networks(state, numbers, state.slots[ROOTS]["roots"].tolist()), torch.tensor(numbers)
-    own = {name: leaf[places % members, places // members] for name, leaf in buffers.items()}
+    drawn, order = networks(state, numbers, state.slots[ROOTS]["roots"].tolist()), torch.tensor(numbers)
+    own = {name: leaf[order % members, order // members] for name, leaf in buffers.items()}
     return replace(drawn, buffers=drawn.buffers | own, shared=drawn.shared - own.keys())

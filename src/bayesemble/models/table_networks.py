@@ -129,7 +129,7 @@ class Tabular(nn.Module):
         if self.embedding is not None:
             parts.append(self.embedding(numbers).flatten(1))
         if categories is not None:
-            parts += [table(categories[:, place]) for place, table in enumerate(self.categories)]
+            parts += [table(categories[:, column]) for column, table in enumerate(self.categories)]
         h = self.blocks(self.input(torch.cat(parts, dim=1)))
         return self.output(self.dropout(self.norm(h).relu()))
 

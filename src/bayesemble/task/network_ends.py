@@ -103,7 +103,7 @@ def _recorded_calls(module: nn.Module, layers: list[str], inputs: Inputs) -> Ite
 
 def _owners(layers: dict[str, list[str]], calls: list[str]) -> dict[str, str]:
     """The layer that each parameter counts for: of those that own it the one called last, else the first."""
-    order = {layer: place for place, layer in enumerate(calls)}
+    order = {layer: position for position, layer in enumerate(calls)}
     owner: dict[str, str] = {}
     for layer, names in layers.items():
         for name in names:
@@ -117,6 +117,14 @@ def _first_and_last(output: Tensor, leaves: Leaves) -> tuple[set[str], set[str]]
 
     In the graph that autograd keeps, some nodes are made of parameters alone, such as a transposed weight. Where they
     meet another, parameters act: last, if none act between there and the output; first, if on what none have acted on.
+    Of nn.Sequential(nn.Linear, nn.ReLU, nn.Linear), for example:
+
+        0.weight -> transposed --\
+        0.bias  ------------------> addmm -> relu -> addmm -> output
+        inputs  -----------------/                   /
+        2.bias, 2.weight -> transposed -------------/
+
+    The first addmm gives the first parameters (0.weight, 0.bias), the second, seen from the output, the last.
     """
     if not output.requires_grad:
         return set(), set()
@@ -130,7 +138,8 @@ def _first_and_last(output: Tensor, leaves: Leaves) -> tuple[set[str], set[str]]
         alone = all(source and pure[source] for source in inputs) and not node.name().startswith(_LOOKUPS)
         pure[node] = acting[node] if alone else set()
         if hasattr(node, "variable"):  # a leaf: a parameter, or an input with a gradient of its own
-            pure[node] = acting[node] = {known[key] for key in [id(node.variable)] if key in known}
+            name = known.get(id(node.variable))
+            pure[node] = acting[node] = set() if name is None else {name}
         elif not alone and all(source is None or pure[source] for source in inputs):
             first |= acting[node]
     last: set[str] = set()

@@ -19,21 +19,21 @@ ModelSource = NetworkSource | list[NetworkSource] | tuple[NetworkSource, ...]
 
 
 class Alternatives(nn.ModuleList):
-    """Networks of different architectures, of which a member runs one: member i that at place i modulo their number.
+    """Networks of different architectures, of which a member runs one: member i runs number i modulo their count.
 
     Every member holds the leaves of all architectures, so that members can be stacked. The price is memory: that of
     all networks, for each member. Trainable parameters that a member does not use are zero; neither data nor a prior
-    centred on zero moves them from there. Leaves are named by place: `1.head.weight`.
+    centred on zero moves them from there. Leaves are named by number: `1.head.weight`.
     """
 
     architecture: Tensor
     """Which of the networks this member runs."""
 
     def __init__(self, sources: tuple[NetworkSource, ...], member: int = 0) -> None:
-        place = member % len(sources)
-        used = _fresh_network(sources[place])  # made first, it is what the member's seed makes of it alone
-        super().__init__(used if i == place else _fresh_network(source) for i, source in enumerate(sources))
-        self.register_buffer("architecture", torch.tensor(place))
+        index = member % len(sources)
+        used = _fresh_network(sources[index])  # made first, it is what the member's seed makes of it alone
+        super().__init__(used if i == index else _fresh_network(source) for i, source in enumerate(sources))
+        self.register_buffer("architecture", torch.tensor(index))
         kept = {id(parameter) for parameter in used.parameters()}
         with torch.no_grad():
             for parameter in self.parameters():
@@ -116,10 +116,10 @@ def dropout_on(module: nn.Module) -> Iterator[None]:
             layer.train(False)
 
 
-def called(module: nn.Module, place: int) -> str:
-    """What a network is called in messages: by its place, if there are several architectures."""
+def called(module: nn.Module, index: int) -> str:
+    """What a network is called in messages: by its number, if there are several architectures."""
     return (
-        f"architecture {place} ({type(module[place]).__name__})" if isinstance(module, Alternatives) else "the network"
+        f"architecture {index} ({type(module[index]).__name__})" if isinstance(module, Alternatives) else "the network"
     )
 
 

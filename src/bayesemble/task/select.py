@@ -115,7 +115,7 @@ def _by_word(module: nn.Module, word: str, ends: Ends | None) -> set[str]:
     if len(found) != 1:
         candidates = [_pattern(layer, owned.get(layer, [])) for layer in found or owned]
         raise SettingError(
-            f"{type(module).__name__} has {len(found) or 'no'} {word} layer{'s' * (len(found) != 1)} that can be told "
+            f"{type(module).__name__} has {len(found) or 'no'} {word} layers that can be told "
             f'from a run; name the one that is meant, as in select="head.*". Candidates: {_some(candidates)}'
         )
     return set(owned.get(found[0], ()))

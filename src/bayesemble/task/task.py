@@ -46,7 +46,7 @@ class Task:
 
     model: ModelSource
     """A factory of networks, or a network, which is re-initialised for each member; or a list of such, one for each
-    architecture, which members take in turn. Then a leaf is called `1.head.weight` by the place of its architecture,
+    architecture, which members take in turn. Then a leaf is called `1.head.weight` by the number of its architecture,
     also in the name patterns of a prior, and every member takes the memory of all: see `Alternatives`."""
     likelihood: Likelihood
     prior: Prior | None = NormalPrior()
@@ -160,7 +160,7 @@ class Task:
     def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
         """Initialise one network: its parameters, and its buffers with the frozen parameters among them.
 
-        `index` is the place of the member, which its architecture depends on if there are several.
+        `index` is the number of the member, which its architecture depends on if there are several.
         """
         with seeds.scoped(seed):
             module = fresh_module(self.model, index)
@@ -219,9 +219,9 @@ class Task:
                     buffer.copy_(leaves[name])
         return result
 
-    def _try(self, place: int, inputs: Inputs) -> tuple[tuple[int, ...], bool]:
+    def _try(self, index: int, inputs: Inputs) -> tuple[tuple[int, ...], bool]:
         """Run one architecture on a few rows: the shape of the outputs of a row, and whether training is random."""
-        name, (params, buffers) = called(self.module, place), self.new_member(seed=0, index=place)
+        name, (params, buffers) = called(self.module, index), self.new_member(seed=0, index=index)
         shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
         with torch.no_grad(), seeds.scoped(0):
             try:

@@ -63,7 +63,7 @@ class ArraySource:
         return replace(self, targets=targets.reshape(shape))
 
     def check_members(self, num_members: int) -> None:
-        """Refuse data per member that is not that of so many members."""
+        """Raise if per-member data has a different number of members."""
         if self.per_member:
             check_member_count(self.inputs, num_members)
 
@@ -196,10 +196,10 @@ class _Batches(Sampler[list[int]]):
             yield order[start:stop].tolist()
 
 
-Source = ArraySource | LoaderSource
+BatchSource = ArraySource | LoaderSource
 
 
-def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuffle: bool = True) -> Source:
+def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuffle: bool = True) -> BatchSource:
     """Turn `(x, y)`, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches.
 
     A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of.

@@ -80,23 +80,23 @@ def read(folder: str | Path) -> Checkpoint:
     root = Path(folder)
     if not root.is_dir():
         raise CheckpointError(f"{root} is not a folder; pass the folder given to fit(checkpoint=...) or save(...)")
-    place = _newest(root) or (root if (root / MANIFEST).is_file() else None)
-    if place is None:
+    newest = _newest(root) or (root if (root / MANIFEST).is_file() else None)
+    if newest is None:
         found = ", ".join(sorted(path.name for path in root.iterdir())[:5]) or "nothing"
         raise CheckpointError(f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}")
-    _verify(place)
-    run = _parse(place / RUN, (place / RUN).read_text(encoding="utf-8"))
-    lines = (place / HISTORY).read_text(encoding="utf-8").splitlines()
-    history = [_parse(place / HISTORY, line) for line in lines]
+    _verify(newest)
+    run = _parse(newest / RUN, (newest / RUN).read_text(encoding="utf-8"))
+    lines = (newest / HISTORY).read_text(encoding="utf-8").splitlines()
+    history = [_parse(newest / HISTORY, line) for line in lines]
     try:
-        tensors = load_file(place / TENSORS)
+        tensors = load_file(newest / TENSORS)
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{place / TENSORS} cannot be read: {error}") from error
+        raise CheckpointError(f"{newest / TENSORS} cannot be read: {error}") from error
     shared = run.get("shared")
     if not (isinstance(shared, list) and all(isinstance(name, str) for name in shared)):
-        raise CheckpointError(f"{place / RUN} is not of this library: it lacks the list of shared leaves")
-    state = _unflatten(tensors, "state", frozenset(shared), place / TENSORS)
-    best = _unflatten(tensors, "best", frozenset(shared), place / TENSORS) if "best/weights" in tensors else None
+        raise CheckpointError(f"{newest / RUN} is not of this library: it lacks the list of shared leaves")
+    state = _unflatten(tensors, "state", frozenset(shared), newest / TENSORS)
+    best = _unflatten(tensors, "best", frozenset(shared), newest / TENSORS) if "best/weights" in tensors else None
     return Checkpoint(run, state, history, best)
 
 
@@ -114,8 +114,8 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
 _FILES = (RUN, TENSORS, HISTORY)
 
 
-def _verify(place: Path) -> None:
-    path = place / MANIFEST
+def _verify(folder: Path) -> None:
+    path = folder / MANIFEST
     if not path.is_file():
         raise CheckpointError(f"{path} is missing: the checkpoint is incomplete or not of this library")
     manifest = _parse(path, path.read_bytes().decode("utf-8", errors="replace"))
@@ -126,7 +126,7 @@ def _verify(place: Path) -> None:
         expected = expected.get(name) if isinstance(expected, dict) else None
         if not isinstance(expected, dict):
             raise CheckpointError(f"{path} is damaged: it says nothing of {name}")
-        file = place / name
+        file = folder / name
         if file.is_symlink() or not file.is_file():
             raise CheckpointError(f"{file} is missing; restore it from where the run was made")
         if file.stat().st_size != expected.get("size"):
@@ -173,17 +173,17 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def _all(root: Path) -> list[Path]:
-    places = [path for path in root.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
-    return sorted(places, key=_number)
+    folders = [path for path in root.glob("checkpoint-*") if path.is_dir() and _NAME.fullmatch(path.name)]
+    return sorted(folders, key=_number)
 
 
 def _newest(root: Path) -> Path | None:
-    places = _all(root)
-    return places[-1] if places else None
+    folders = _all(root)
+    return folders[-1] if folders else None
 
 
-def _number(place: Path) -> int:
-    return int(place.name.removeprefix("checkpoint-"))
+def _number(folder: Path) -> int:
+    return int(folder.name.removeprefix("checkpoint-"))
 
 
 def _sha256(path: Path) -> str:

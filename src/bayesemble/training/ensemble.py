@@ -133,12 +133,12 @@ class Ensemble:
 
     def keep(self, indices: Sequence[int]) -> Ensemble:
         """An ensemble of some of the members, equally weighted. It predicts, but cannot be trained further."""
-        state, places, own = self.state, torch.as_tensor(list(indices)), self.method.drawn_slots
+        state, positions, own = self.state, torch.as_tensor(list(indices)), self.method.drawn_slots
         slots = {
-            slot: {name: leaf[places] for name, leaf in leaves.items()} if slot in own else leaves
+            slot: {name: leaf[positions] for name, leaf in leaves.items()} if slot in own else leaves
             for slot, leaves in state.slots.items()
         }
-        kept = State(state.members.take(places), slots if own else {})
+        kept = State(state.members.take(positions), slots if own else {})
         return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)
 
     def save(self, folder: str | Path) -> None:
@@ -251,7 +251,7 @@ def _check_leaves(task: BoundTask, members: Members, folder: str) -> None:
 
 
 def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
-    """Views of so many rows each, of nested inputs."""
+    """Views of `batch_size` rows each, of nested inputs."""
     leaves, structure = pytree.tree_flatten(inputs)
     pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
     return [pytree.tree_unflatten(piece, structure) for piece in pieces]

@@ -23,7 +23,7 @@ from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training import checkpoint as checkpoints
-from bayesemble.training.batches import ArraySource, LoaderSource, Source, as_source
+from bayesemble.training.batches import ArraySource, BatchSource, LoaderSource, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.progress import Progress
@@ -73,7 +73,7 @@ def fit(
         epochs: Passes over the data.
         batch_size: Rows per step; None takes all at once, or what the `DataLoader` gives.
         validation: Data whose loss, -log p(y|x) under the averaged prediction, is taken after each epoch.
-        patience: Stop after so many epochs without a better validation loss, and return the best state.
+        patience: Stop when the validation loss has not improved for this many epochs, and return the best state.
         keep_best: Return the state with the best validation loss instead of the last.
         seed: All randomness derives from it.
         executor: "loop", "vmap", an object such as `Vmap(chunk=4)`, or "auto" to time them on the first batch.
@@ -254,7 +254,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
     return checkpoints.read(folder)
 
 
-def _start(task: BoundTask, method: Method, source: Source, wish: str | Executor, plan: _Plan) -> _Run:
+def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan) -> _Run:
     with offload.new_leaves(plan.store):
         state = _settled(method.init(task, plan.seed).to(plan.device), plan.store)
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
@@ -281,7 +281,7 @@ def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
 
 
 def _resume(
-    found: Checkpoint, task: BoundTask, method: Method, source: Source, wish: str | Executor, plan: _Plan
+    found: Checkpoint, task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan
 ) -> _Run:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
     progress = found.run.get("progress")
@@ -311,7 +311,7 @@ def _resume(
     return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], stopped, finished)
 
 
-def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
+def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
     ensemble, start = run.ensemble, time.perf_counter()
     state, infos = ensemble.state, []
     for step, batch in enumerate(source.epoch(run.epoch, plan.batch_size, plan.seed, rows)):
@@ -328,7 +328,7 @@ def _train_epoch(run: _Run, source: Source, rows: torch.Tensor | None, plan: _Pl
     return replace(run, ensemble=ensemble, epoch=run.epoch + 1)
 
 
-def _finish(run: _Run, source: Source, plan: _Plan) -> _Run:
+def _finish(run: _Run, source: BatchSource, plan: _Plan) -> _Run:
     """Let the method complete the state that training ends with."""
     ensemble, state = run.ensemble, run.best or run.ensemble.state
 
@@ -360,7 +360,9 @@ def _epoch_means(infos: list[Info], epoch: int) -> Row:
     return {key: torch.stack([info[key] for info in infos]).mean(0).tolist() for key in infos[0]}
 
 
-def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_best: bool, store: Store | None) -> _Run:
+def _validate(
+    run: _Run, held_out: BatchSource | None, patience: int | None, keep_best: bool, store: Store | None
+) -> _Run:
     if held_out is None:
         return run
     loss = _validation_loss(run.ensemble, held_out)
@@ -371,7 +373,7 @@ def _validate(run: _Run, held_out: Source | None, patience: int | None, keep_bes
     return replace(run, stopped=patience is not None and run.epoch - run.best_epoch >= patience)
 
 
-def _validation_loss(ensemble: Ensemble, held_out: Source) -> float:
+def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
     """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
     predict, total, count = None, 0.0, 0
     per_member = isinstance(held_out, ArraySource) and held_out.per_member

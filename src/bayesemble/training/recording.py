@@ -68,8 +68,8 @@ class Recording:
         """One member at several epochs (all by default), as networks side by side with equal weights."""
         chosen = self.epochs if epochs is None else list(epochs)
         require(bool(chosen), f"nothing was recorded in {self.folder}; train with fit(..., record='epoch')")
-        place = torch.tensor([member])
-        return Members.concat([self.members(epoch).take(place).unshared() for epoch in chosen])
+        index = torch.tensor([member])
+        return Members.concat([self.members(epoch).take(index).unshared() for epoch in chosen])
 
     def copy_to(self, run: Path) -> None:
         """Copy the recording into a run folder."""

@@ -48,8 +48,8 @@ def test_batch_norm_needs_training_data_and_gets_its_statistics():
     ensemble = quick_fit(be.Task(norm_mlp, be.Categorical()), data)
     members = measure.members_of(ensemble)
     with pytest.raises(be.DataError, match="pass train="):
-        measure.remeasured(ensemble, members, None)
-    measured = measure.remeasured(ensemble, members, data)
+        measure.refreshed(ensemble, members, None)
+    measured = measure.refreshed(ensemble, members, data)
     weights, biases = members.params["0.weight"], members.params["0.bias"]
     hidden = torch.stack([data[0] @ w.T + b for w, b in zip(weights, biases, strict=True)])
     assert torch.allclose(measured.buffers["1.running_mean"], hidden.mean(1), atol=1e-5)

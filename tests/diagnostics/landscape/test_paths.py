@@ -58,7 +58,7 @@ def test_batch_norm_statistics_belong_to_each_network():
     with pytest.raises(be.DataError, match="pass train="):
         path(ensemble, data)
     found = path(ensemble, data, train=data, resolution=3)
-    measured = measure.remeasured(ensemble, measure.members_of(ensemble), data)
+    measured = measure.refreshed(ensemble, measure.members_of(ensemble), data)
     own = measure.measure(ensemble, [measured], data)
     assert torch.allclose(found.loss[[0, -1]], own.loss[:2], rtol=1e-6)
 

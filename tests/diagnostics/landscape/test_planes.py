@@ -116,13 +116,13 @@ def test_batch_norm_at_the_corners_has_the_statistics_of_members_measured_again(
     ensemble = quick_fit(be.Task(norm_mlp, be.Categorical()), train)
     members = measure.members_of(ensemble)
     basis = through_members(members)
-    found = measure.remeasured(ensemble, at(basis, basis.corners), train)
-    expected = measure.remeasured(ensemble, members, train)
+    found = measure.refreshed(ensemble, at(basis, basis.corners), train)
+    expected = measure.refreshed(ensemble, members, train)
     for name in ("1.running_mean", "1.running_var"):
         assert torch.allclose(found.buffers[name], expected.buffers[name], atol=1e-6)
     result = plane(ensemble, DATA, train=train, resolution=3)
     middle = at(basis, torch.stack([result.x[1:2], result.y[1:2]], 1))
-    again = measure.measure(ensemble, [measure.remeasured(ensemble, middle, train)], DATA)
+    again = measure.measure(ensemble, [measure.refreshed(ensemble, middle, train)], DATA)
     assert float(result.loss[1, 1]) == pytest.approx(float(again.loss[0]), rel=1e-6)
     assert float(result.loss[1, 1]) != pytest.approx(float(measure.measure(ensemble, [middle], DATA).loss[0]), rel=1e-3)
     with pytest.raises(be.DataError, match="pass train="):

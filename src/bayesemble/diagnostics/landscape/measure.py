@@ -75,7 +75,7 @@ def at_once(networks: Members) -> int:
     return draws_at_once(sum(leaf[0].numel() * leaf.element_size() for leaf in leaves))
 
 
-def remeasured(ensemble: Ensemble, networks: Members, train: Any, batch_size: int = 1024) -> Members:
+def refreshed(ensemble: Ensemble, networks: Members, train: Any, batch_size: int = 1024) -> Members:
     """The networks with batch-norm statistics of training data; as they are, if there are no such layers."""
     if not batch_norm.norm_buffers(ensemble.task.module):
         return networks
@@ -89,7 +89,7 @@ def remeasured(ensemble: Ensemble, networks: Members, train: Any, batch_size: in
     def rows() -> Iterator[Batch]:
         return source.in_order(batch_size)
 
-    return batch_norm.remeasured(ensemble.task, networks, rows, ensemble.executor)
+    return batch_norm.refreshed(ensemble.task, networks, rows, ensemble.executor)
 
 
 def measure(ensemble: Ensemble, parts: Iterable[Members], data: Any, *, references: Members | None = None) -> Measured:

@@ -22,7 +22,7 @@ from bayesemble.diagnostics.landscape.measure import (
     at_once,
     chosen_members,
     members_of,
-    remeasured,
+    refreshed,
     with_params,
 )
 from bayesemble.methods.geometry import subspaces
@@ -83,7 +83,7 @@ def weight_average(ensemble: Ensemble, member: int, last: int = 10, *, train: An
     """One network: the mean of the last recorded checkpoints of a member; `train` as for `sample_subspace`."""
     own = members_of(ensemble).take(torch.tensor(chosen_members(ensemble, [member])))
     mean = {name: leaf.mean(0) for name, leaf in checkpoints(ensemble, member, last).items()}
-    return remeasured(ensemble, _stacked(own, [mean]), train)
+    return refreshed(ensemble, _stacked(own, [mean]), train)
 
 
 def ensembles_of_subspaces(
@@ -141,7 +141,7 @@ def samples(
     for start in range(0, num, size):
         numbers = range(start, min(start + size, num))
         drawn = [draw(each[i], seeds.generator(seed, "subspace", kind, member, i)) for i in numbers]
-        yield remeasured(ensemble, _stacked(own, drawn), train)
+        yield refreshed(ensemble, _stacked(own, drawn), train)
 
 
 def _drawer(ensemble: Ensemble, own: Members, member: int, kind: str, last: int) -> Callable[..., Leaves]:

@@ -140,7 +140,7 @@ def _along(
     for part in positions.split(measure.at_once(ends[0])):
         points_of_each = {name: leaf.expand(len(part), *leaf.shape[1:]) for name, leaf in points.items()}
         made = measure.with_params(ends[0], curves.networks_at(points_of_each, kind, part))
-        yield measure.remeasured(ensemble, made, train)
+        yield measure.refreshed(ensemble, made, train)
 
 
 def _rise(values: Tensor, positions: Tensor) -> float:

@@ -167,7 +167,7 @@ def _measured(
         yield basis.members
         done = 0
         for few in points.split(measure.at_once(basis.members)):
-            yield measure.remeasured(ensemble, at(basis, few), train)
+            yield measure.refreshed(ensemble, at(basis, few), train)
             done += len(few)
             if progress is not None:
                 progress(done, len(points))

@@ -33,10 +33,10 @@ from bayesemble.methods.base import Chains, Context, Method
 from bayesemble.task.task import BoundTask
 
 _WINDOWS = (0.1, 0.15, 0.25, 0.45, 0.85)  # shares of the warm-up: where the windows of the mass matrix begin and end
-_ENOUGH = 10  # draws that a window needs for a variance
+_FEWEST_DRAWS_OF_A_WINDOW = 10
 _DIVERGENT = 1000.0  # an energy error beyond this is that of a trajectory that flew off
 _JITTER = 0.5  # trajectories have between 0.5 and 1.5 times their mean length
-_SETTLING = 50  # passes after which running statistics of the usual momentum 0.1 have forgotten other positions
+_SETTLING_PASSES = 50  # forward passes after which running statistics (momentum 0.1) forget earlier positions
 
 Pull = Callable[[Tensor], tuple[Tensor, Tensor]]
 """From positions `(chain, d)` to mean log likelihoods `(chain,)` and gradients of the log joint `(chain, d)`."""
@@ -153,7 +153,7 @@ class HMC(Method):
         begin, *ends = [round(share * num) for share in _WINDOWS]
         if begin < done <= ends[-1]:
             count_draws(window, position)
-        if done in ends and window["count"] >= _ENOUGH:
+        if done in ends and window["count"] >= _FEWEST_DRAWS_OF_A_WINDOW:
             slots["mass"]["inverse"].copy_(shrunk_variance(window))
             for leaf in (*window.values(), step_size["count"], step_size["error"]):
                 leaf.zero_()
@@ -171,10 +171,10 @@ class HMC(Method):
         counts["divergent"].add_(divergent)
         done, num = clock.step - num_warmup, clock.total_steps - num_warmup
         wanted = min(self.num_draws, num)
-        place = done * wanted // num
-        if (done + 1) * wanted // num > place:
+        index = done * wanted // num
+        if (done + 1) * wanted // num > index:
             settle()
-            kept_networks.put(state, place)
+            kept_networks.put(state, index)
         if done + 1 == num and counts["divergent"].any():
             warnings.warn(
                 f"{int(counts['divergent'].sum())} trajectories diverged after the warm-up: chains shy away from some "
@@ -256,7 +256,7 @@ def _random(like: Tensor, inverse_mass: Tensor, clock: Clock) -> tuple[Tensor, T
 def _settle(pull: Pull, position: Tensor, members: Members) -> None:
     """Running statistics trail behind the positions: let them catch up, so that a draw predicts as it was sampled."""
     moving = [leaf for leaf in members.buffers.values() if leaf.is_floating_point()]
-    for _ in range(_SETTLING if moving else 0):
+    for _ in range(_SETTLING_PASSES if moving else 0):
         before = [leaf.clone() for leaf in moving]
         pull(position)
         if all(torch.equal(one, other) for one, other in zip(before, moving, strict=True)):

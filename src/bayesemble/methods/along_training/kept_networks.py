@@ -1,7 +1,7 @@
 """Networks collected along the way of training: weights and statistics of every member at a few chosen steps.
 
 They lie in a slot beside the members, `(member, sample, ...)`, each with the batch-norm statistics that it had then.
-Which places of the slot hold one is kept beside them, `(member, sample)`; all members are collected at the same steps.
+Which positions hold one is kept beside them, `(member, sample)`; all members are collected at the same steps.
 """
 
 from typing import NamedTuple
@@ -15,9 +15,9 @@ from bayesemble.core.types import Leaves
 
 # Names of slots.
 NETWORKS = "collected"  # parameters and buffers that members have of their own, (member, sample, ...)
-PLACES = "collected_places"  # whether there is one, (member, sample)
+FILLED = "collected_places"  # whether there is one, (member, sample)
 
-SLOTS = (NETWORKS, PLACES)
+SLOTS = (NETWORKS, FILLED)
 
 
 class Moment(NamedTuple):
@@ -36,28 +36,28 @@ def make(members: Members, num: int) -> dict[str, Leaves]:
     own = {name: leaf for name, leaf in _leaves(members).items() if name not in members.shared}
     wide = {name: leaf.unsqueeze(1).expand(-1, num, *leaf.shape[1:]) for name, leaf in own.items()}
     filled = torch.zeros(members.num_members, num, dtype=torch.bool)
-    return {NETWORKS: offload.zeros_like(wide, NETWORKS), PLACES: {"filled": filled}}
+    return {NETWORKS: offload.zeros_like(wide, NETWORKS), FILLED: {"filled": filled}}
 
 
-def put(state: State, place: int) -> None:
-    """Copy the members, as they are now, into one of the places; what was there before is replaced."""
+def put(state: State, index: int) -> None:
+    """Copy the members, as they are now, at one of the positions; what was there before is replaced."""
     members = state.members
     _check_finite(members)
     now = _leaves(members)
     for name, leaf in state.slots[NETWORKS].items():
-        leaf[:, place].copy_(now[name])
-    state.slots[PLACES]["filled"][:, place] = True
+        leaf[:, index].copy_(now[name])
+    state.slots[FILLED]["filled"][:, index] = True
 
 
 def networks(state: State) -> Members:
-    """All that were collected, member after member, each in the order of its places; before there are any, the members.
+    """All that were collected, member after member, in the order of their positions; before there are any, the members.
 
     Each has its share of the weight of its member.
     """
     members, num = state.members, count(state)
     if not num:
         return members
-    kept, filled = state.slots[NETWORKS], state.slots[PLACES]["filled"][0]
+    kept, filled = state.slots[NETWORKS], state.slots[FILLED]["filled"][0]
 
     def joined(leaves: Leaves) -> Leaves:
         return {n: kept[n][:, filled].flatten(0, 1) if n in kept else leaf for n, leaf in leaves.items()}
@@ -68,7 +68,7 @@ def networks(state: State) -> Members:
 
 def count(state: State) -> int:
     """How many networks of each member were collected."""
-    return int(state.slots[PLACES]["filled"][0].sum()) if PLACES in state.slots else 0
+    return int(state.slots[FILLED]["filled"][0].sum()) if FILLED in state.slots else 0
 
 
 def _leaves(members: Members) -> Leaves:

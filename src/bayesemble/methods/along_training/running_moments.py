@@ -71,7 +71,7 @@ def is_due(clock: Clock, start: float, snapshots: int) -> bool:
 
 
 def check_length(clock: Clock, start: float, snapshots: int, least: int = 2) -> None:
-    """Refuse a run that is too short for so many snapshots, at its first step."""
+    """Refuse a run, at its first step, that is too short for the snapshots."""
     num = min(snapshots, clock.total_steps - _begin(clock, start))
     if clock.step == 0 and num < least:
         raise SettingError(

@@ -130,9 +130,9 @@ class CyclicalSGMCMC(Method):
         if done < 0:
             return Moment(factor)
         wanted = min(self.samples_per_cycle, num)
-        place = done * wanted // num
-        full = (done + 1) * wanted // num > place
-        return Moment(factor, cycle * self.samples_per_cycle + place if full else None, sampling=True)
+        index = done * wanted // num
+        full = (done + 1) * wanted // num > index
+        return Moment(factor, cycle * self.samples_per_cycle + index if full else None, sampling=True)
 
     def _move(self, state: State, push: Leaves) -> None:
         """Add the push to the positions, or to the velocities and these to the positions."""

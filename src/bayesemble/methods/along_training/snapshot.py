@@ -89,6 +89,6 @@ class Snapshot(GradientMethod):
         return Moment(self.floor + (1 - self.floor) * shape, before if after > before else None)
 
     def _lows(self, done: int, halves: int, num: int) -> int:
-        """How many times the rate was lowest, after so many steps of `num`."""
+        """How many times the rate was lowest after `done` of `num` steps."""
         shift = num if self.cycle == "triangular" else 0
         return (done * halves + shift) // (2 * num)

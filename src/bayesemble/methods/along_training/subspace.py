@@ -55,9 +55,7 @@ class Subspace(GradientMethod):
     )
     rank: int = setting(20, "how many of the last deviations directions are found from", least=2)
     start: float = setting(0.75, "share of training after which snapshots are taken", within="[0, 1)")
-    snapshots: int = setting(
-        40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps", least=2
-    )
+    snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are fewer steps", least=2)
     draws: int = setting(30, "networks that are kept for predictions", least=1)
     warmup: int = setting(10, "slice-sampling steps of each chain before networks are kept", least=0)
     vi_epochs: int = setting(20, "passes over the data with which the Gaussian is fitted", least=1)
@@ -114,7 +112,7 @@ class Subspace(GradientMethod):
         state = replace(state, slots=state.slots | {_POINTS: {"points": points}})
         names = batch_norm.norm_buffers(task.module)
         moved = [self._moved(state, points[:, i]) for i in range(each)]
-        parts = [batch_norm.remeasured(task, networks, data, context.executor) for networks in moved]
+        parts = [batch_norm.refreshed(task, networks, data, context.executor) for networks in moved]
         own = {name: torch.stack([part.buffers[name] for part in parts], 1) for name in names}
         return replace(state, slots=state.slots | ({_BUFFERS: own} if own else {}))
 
@@ -203,12 +201,12 @@ class Subspace(GradientMethod):
         """Networks by number, from each member in turn; after the last that was kept, the first comes again."""
         slots, count = state.slots, state.members.num_members
         points = slots[_POINTS]["points"]
-        places = [number % count for number in numbers]
+        owners = [number % count for number in numbers]
         turns = [number // count % points.shape[1] for number in numbers]
-        centre, basis = ({n: leaf[places] for n, leaf in slots[slot].items()} for slot in (MEAN, _BASIS))
-        params = subspaces.weights_at(centre, basis, points[places, turns])
+        centre, basis = ({n: leaf[owners] for n, leaf in slots[slot].items()} for slot in (MEAN, _BASIS))
+        params = subspaces.weights_at(centre, basis, points[owners, turns])
         base = in_turn(state.members, numbers, set(params))
-        own = {name: leaf[places, turns] for name, leaf in slots.get(_BUFFERS, {}).items()}
+        own = {name: leaf[owners, turns] for name, leaf in slots.get(_BUFFERS, {}).items()}
         return replace(base, params=params, buffers=base.buffers | own, shared=base.shared - own.keys())
 
 

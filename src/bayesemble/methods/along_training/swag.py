@@ -41,9 +41,7 @@ class SWAG(GradientMethod):
     scale: float = setting(0.5, "factor on the covariance; 0 is SWA", least=0)
     diagonal: bool = setting(False, "leave out the low-rank part")
     start: float = setting(0.75, "share of training after which snapshots are taken", within="[0, 1)")
-    snapshots: int = setting(
-        40, "how many snapshots are taken, evenly spread; fewer if there are not so many steps", least=2
-    )
+    snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are fewer steps", least=2)
     draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn", least=1)
 
     drawn_slots = (*running_moments.SLOTS, *numbered_draws.SLOTS)
@@ -73,7 +71,7 @@ class SWAG(GradientMethod):
             return state
         if count < self.rank and not self.diagonal:
             warnings.warn(f"SWAG took {count} snapshots, so that its rank is {count}, not {self.rank}", stacklevel=2)
-        return numbered_draws.measure(state, self._networks, self.draws, data, context)
+        return numbered_draws.prepare(state, self._networks, self.draws, data, context)
 
     @property
     def needs_every_epoch(self) -> bool:
@@ -92,7 +90,7 @@ class SWAG(GradientMethod):
         """mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ), one z2 for all leaves of a network."""
         members, slots = state.members, state.slots
         count, rank = running_moments.num_snapshots(state), running_moments.rank(state)
-        places = [number % members.num_members for number in numbers]
+        owners = [number % members.num_members for number in numbers]
         names = sorted(slots[MEAN])  # a checkpoint keeps no other order
         sizes = [slots[MEAN][name][0].numel() for name in names]
         generators = numbered_draws.generators(numbers, roots)
@@ -100,10 +98,10 @@ class SWAG(GradientMethod):
         common, *own = drawn.to(members.weights.device).split([rank, *sizes], dim=1)
         leaves: Leaves = {}
         for name, z in zip(names, own, strict=True):
-            mean, squares = slots[MEAN][name][places], slots[SQUARES][name][places]
+            mean, squares = slots[MEAN][name][owners], slots[SQUARES][name][owners]
             spread = (squares.clamp(min=0) / count).sqrt() * z.to(mean).reshape(mean.shape)
             if rank:
-                deviations = slots[DEVIATIONS][name][places, :rank]
+                deviations = slots[DEVIATIONS][name][owners, :rank]
                 spread += torch.einsum("nk,nk...->n...", common.to(mean), deviations) / math.sqrt(rank - 1)
             leaves[name] = mean + math.sqrt(self.scale) * spread
         return replace(in_turn(members, numbers, set(leaves)), params=leaves)

@@ -27,10 +27,10 @@ _RESET = {"running_mean": 0.0, "running_var": 1.0, "num_batches_tracked": 0}
 def norm_buffers(module: nn.Module) -> set[str]:
     """Names of the buffers that hold running statistics of batch norm."""
     layers = _tracking_layers(module)
-    return {f"{place}.{name}".lstrip(".") for place in layers for name, _ in layers[place].named_buffers(recurse=False)}
+    return {f"{path}.{name}".lstrip(".") for path in layers for name, _ in layers[path].named_buffers(recurse=False)}
 
 
-def remeasured(task: BoundTask, members: Members, data: TrainingData, executor: Executor) -> Members:
+def refreshed(task: BoundTask, members: Members, data: TrainingData, executor: Executor) -> Members:
     """The same networks with batch-norm statistics of the data; without such layers, the members as they are.
 
     If every member has data of its own, networks take that of each member in turn.
@@ -59,8 +59,8 @@ def remeasured(task: BoundTask, members: Members, data: TrainingData, executor: 
 
 
 def _tracking_layers(module: nn.Module) -> dict[str, _NormBase]:
-    layers = {place: layer for place, layer in module.named_modules() if isinstance(layer, _NormBase)}
-    return {place: layer for place, layer in layers.items() if layer.track_running_stats}
+    layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, _NormBase)}
+    return {path: layer for path, layer in layers.items() if layer.track_running_stats}
 
 
 def log_likelihood_of(task: BoundTask) -> MemberFunction:

@@ -32,16 +32,16 @@ def coefficients(kind: str, positions: Tensor, num_points: int) -> Tensor:
     number = torch.arange(num_points, dtype=torch.float64)
     if kind == "polygon":
         return (1 - (t * last - number).abs()).clamp_min(0)
-    binomials = torch.tensor([math.comb(last, place) for place in range(num_points)], dtype=torch.float64)
+    binomials = torch.tensor([math.comb(last, position) for position in range(num_points)], dtype=torch.float64)
     return binomials * t**number * (1 - t) ** (last - number)
 
 
 def straight(first: Leaves, second: Leaves, num_points: int) -> Leaves:
     """Points at equal distances on the lines between networks `(path, ...)`, both ends included."""
-    places = torch.linspace(0, 1, num_points, dtype=torch.float64)
+    positions = torch.linspace(0, 1, num_points, dtype=torch.float64)
 
     def between(name: str) -> Tensor:
-        inner = [torch.lerp(first[name], second[name], float(place)) for place in places[1:-1]]
+        inner = [torch.lerp(first[name], second[name], float(position)) for position in positions[1:-1]]
         return torch.stack([first[name], *inner, second[name]], 1)
 
     return {name: between(name) for name in first}

@@ -52,7 +52,7 @@ def of_curve(points: Leaves) -> tuple[Leaves, Leaves]:
     With w_0 and w_2 the ends and w_1 the middle of the curve, w(1/2), the centre is the mean of the three, the first
     direction (w_2 - w_0) / sqrt(3), and the second what is at right angles to it of w_1 - w_0, divided by 1.5.
     """
-    first, last = ({name: leaf[:, place] for name, leaf in points.items()} for place in (0, 2))
+    first, last = ({name: leaf[:, index] for name, leaf in points.items()} for index in (0, 2))
     middle = {name: (leaf[:, 0] + 2 * leaf[:, 1] + leaf[:, 2]) / 4 for name, leaf in points.items()}
     spans = {name: torch.stack([last[name] - first[name], middle[name] - first[name]], 1) for name in points}
     products = basis_products(spans)

@@ -34,10 +34,10 @@ def with_fixed(networks: Members, learned: Leaves, buffers: Leaves) -> Members:
     return replace(networks, params=params, buffers=networks.buffers | fixed | buffers)
 
 
-def own_buffers(state: State, assigned: Leaves, places: list[int]) -> Leaves:
+def own_buffers(state: State, assigned: Leaves, owners: list[int]) -> Leaves:
     """Statistics of the components that were drawn, if each has its own: `(draw, ...)`."""
     slot = state.slots.get(BUFFERS_SLOT)
-    return {} if slot is None else {name: leaf[places, _which(assigned)] for name, leaf in slot.items()}
+    return {} if slot is None else {name: leaf[owners, _which(assigned)] for name, leaf in slot.items()}
 
 
 def keep_buffers(state: State, assigned: Leaves, networks: Members) -> None:

@@ -13,8 +13,8 @@ so that a component is pulled by the prior with weight p_k and a shared leaf wit
 own experiments have weight 1 for all (`kl="single"`). Batch-norm statistics, of which the paper does not speak, are
 shared by all draws, or measured for each network that will be drawn (`statistics="own"`).
 
-Reference: Chang, Chen, Nobre & Liu (2019), "Ensemble Model Patching: a parameter-efficient variational Bayesian neural
-network".
+Reference: Chang, Yao, Williams-King & Lipson (2019), "Ensemble Model Patching: a parameter-efficient variational
+Bayesian neural network".
 """
 
 from __future__ import annotations
@@ -173,13 +173,13 @@ class Patched(GradientMethod):
         """Draw networks; their gradients, and the prior, move the components that they were made of."""
         task, learned, patches = context.task, self._learned(state), patches_of(state)
         slopes = {name: torch.zeros_like(leaf) for name, leaf in learned.items()}
-        draws, values, places = [], [], list(range(self.num_members))
+        draws, values, owners = [], [], list(range(self.num_members))
         for number in range(self.training_draws):
             clock = replace(context.clock, seed=seeds.child(context.clock.seed, "draw", number))
             generators = [seeds.generator(seed, "assignment") for seed in clock.member_seeds(self.num_members)]
-            assigned, noise = self._assign(state, patches, places, generators)
+            assigned, noise = self._assign(state, patches, owners, generators)
             networks = composed(state.members, learned, assigned, noise)
-            networks = with_fixed(networks, learned, own_buffers(state, assigned, places))
+            networks = with_fixed(networks, learned, own_buffers(state, assigned, owners))
             value, found = self.likelihood_gradients(networks, batch, replace(context, clock=clock))
             keep_buffers(state, assigned, networks)
             for name, slope in found.items():
@@ -201,7 +201,7 @@ class Patched(GradientMethod):
         """Measure batch-norm statistics for each network that will be drawn, if they are to have their own."""
         if self.statistics == "shared":
             return state
-        return numbered_draws.measure(state, self._networks, self.draws, data, context)
+        return numbered_draws.prepare(state, self._networks, self.draws, data, context)
 
     def draw(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn."""
@@ -210,20 +210,20 @@ class Patched(GradientMethod):
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """Networks with a root for each member; of a single member, all that is not drawn is shared."""
         members, leaves = state.members, leaves_of(state)
-        places = [number % members.num_members for number in numbers]
-        assigned, noise = self._assign(state, patches_of(state), places, numbered_draws.generators(numbers, roots))
-        buffers = own_buffers(state, assigned, places)
+        owners = [number % members.num_members for number in numbers]
+        assigned, noise = self._assign(state, patches_of(state), owners, numbered_draws.generators(numbers, roots))
+        buffers = own_buffers(state, assigned, owners)
         base = in_turn(members, numbers, {*assigned, *buffers})
         if members.num_members > 1:
             names = {name for one in assigned for name in (one, COMPONENT_PREFIX + one)} & leaves.keys()
-            leaves = {name: leaves[name][places] for name in names}
+            leaves = {name: leaves[name][owners] for name in names}
         drawn = composed(base, leaves, assigned, noise)
         return replace(drawn, buffers=drawn.buffers | buffers)
 
     def _assign(
-        self, state: State, patches: Patches, places: list[int], generators: list[torch.Generator]
+        self, state: State, patches: Patches, owners: list[int], generators: list[torch.Generator]
     ) -> tuple[Leaves, Leaves]:
-        """Assignments and noise of networks `(draw, ...)`, each of the member at its place, with its own generator."""
+        """Assignments and noise of networks `(draw, ...)` from the members `owners`, each with its own generator."""
         params = state.members.params
         shapes = {name: tuple(params[name].shape[1:]) for name in patches}
         sizes = {name: math.prod(shape) for name, shape in shapes.items()}
@@ -231,7 +231,7 @@ class Patched(GradientMethod):
         device = state.members.weights.device
         drawn = [(torch.rand(count, generator=own), torch.randn(numbers, generator=own)) for own in generators]
         uniform, normal = (torch.stack(parts).to(device) for parts in zip(*drawn, strict=True))
-        likely = {key: shares[places] for key, shares in self._probabilities(state, patches).items()}
+        likely = {key: shares[owners] for key, shares in self._probabilities(state, patches).items()}
         assigned = assign(patches, shapes, likely, uniform)
         if not self.sigma:
             return assigned, {}

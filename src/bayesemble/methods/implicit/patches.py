@@ -158,8 +158,8 @@ def share_out(slope: Tensor, assigned: Tensor, into: Leaves, name: str) -> None:
     into[name].addcmul_(slope, (assigned == 0).to(slope.dtype))
     others = into.get(COMPONENT_PREFIX + name)
     if others is not None:
-        places = torch.arange(1, others.shape[1] + 1, device=slope.device).reshape(-1, *[1] * (slope.dim() - 1))
-        others.addcmul_(slope.unsqueeze(1), (assigned.unsqueeze(1) == places).to(slope.dtype))
+        components = torch.arange(1, others.shape[1] + 1, device=slope.device).reshape(-1, *[1] * (slope.dim() - 1))
+        others.addcmul_(slope.unsqueeze(1), (assigned.unsqueeze(1) == components).to(slope.dtype))
 
 
 def composed(base: Members, leaves: Leaves, assigned: Leaves, noise: Leaves) -> Members:

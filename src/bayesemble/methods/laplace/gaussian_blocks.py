@@ -27,7 +27,7 @@ _LIMITS = (1e-12, 1e12)  # of a chosen precision
 
 
 class Layout(NamedTuple):
-    """Leaves side by side as a matrix: each is reshaped to so many rows."""
+    """Leaves side by side as a matrix: each is reshaped to `size` rows."""
 
     names: tuple[str, ...]
     rows: int

@@ -55,8 +55,8 @@ from bayesemble.task.task import OF_METHOD, BoundTask
 
 SLOT = "laplace"
 _CENTER = OF_METHOD + "center."  # among the buffers of a draw: the leaf of the member that it is around
-_SHARE = 0.5  # of the memory that can be had, which the curvature may take
-_PLACE = "place."  # of a leaf: its block, and its place there
+_MEMORY_SHARE = 0.5  # of what is free, for the curvature
+_POSITION = "position."  # in front of a leaf: its block, and its position there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +123,11 @@ class Laplace(GradientMethod):
         base = in_turn(members, numbers, own=names)
         shapes = {name: tuple(members.params[name].shape[1:]) for name in names}
         away: dict[int, Leaves] = {}
-        for place in range(members.num_members):
+        for index in range(members.num_members):
             # Products depend, in their last bits, on where in memory a matrix starts: so each has a place of its own.
-            own = {name: leaf[place].clone() for name, leaf in slot.items()}
+            own = {name: leaf[index].clone() for name, leaf in slot.items()}
             for number in numbers:
-                if number % members.num_members == place:
+                if number % members.num_members == index:
                     away[number] = _away(own, plan, shapes, seeds.generator(seed, number))
         params = dict(base.params)
         for name in names:
@@ -158,7 +158,7 @@ class Laplace(GradientMethod):
             )
         names = task.select(self.select)
         plan = layouts(self.structure, task.module, names)
-        limit = _SHARE * available_memory()
+        limit = _MEMORY_SHARE * available_memory()
         if self._memory(self.structure, plan, task) > limit:
             self._refuse(task, names, plan, limit)
         if self.structure == "kron":
@@ -203,7 +203,7 @@ class Laplace(GradientMethod):
         for number, (layout, one) in enumerate(zip(plan, found, strict=True)):
             for name, factor in one.factors(scale, task.temperature).items():
                 slot[f"{name}.{number}"] = factor.to(network.params[layout.names[0]])
-            slot |= {_PLACE + name: torch.tensor([number, place]) for place, name in enumerate(layout.names)}
+            slot |= {_POSITION + name: torch.tensor([number, index]) for index, name in enumerate(layout.names)}
         return slot
 
     def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: int) -> list[Block]:
@@ -214,11 +214,12 @@ class Laplace(GradientMethod):
 
 def _layouts(slot: Leaves) -> list[Layout]:
     """The layouts of the blocks, from what is saved."""
-    places = {name.removeprefix(_PLACE): leaf[0].tolist() for name, leaf in slot.items() if name.startswith(_PLACE)}
-    ordered = sorted(places, key=lambda name: places[name])
+    named = {name: leaf for name, leaf in slot.items() if name.startswith(_POSITION)}
+    positions = {name.removeprefix(_POSITION): leaf[0].tolist() for name, leaf in named.items()}
+    ordered = sorted(positions, key=lambda name: positions[name])
     found = []
-    for block in range(1 + max(number for number, _ in places.values())):
-        names = tuple(name for name in ordered if places[name][0] == block)
+    for block in range(1 + max(number for number, _ in positions.values())):
+        names = tuple(name for name in ordered if positions[name][0] == block)
         found.append(Layout(names, slot[f"std.{block}"].shape[1]))
     return found
 
