@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.core.members import State
+from bayesemble.core.seeds import scoped
+from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.base import Context
 from bayesemble.methods.laplace.gauss_newton import Network
 from bayesemble.predictive import NormalPredictive, PoissonPredictive
 
@@ -124,3 +128,20 @@ def one_network(model: Any = smooth_mlp, likelihood: Any = None, names: Any = No
     task = be.Task(model, likelihood or be.Categorical()).bind(len(x), x)
     params, buffers = task.new_member(seed=0)
     return Network(task, params, buffers, tuple(names or task.shapes))
+
+
+def random_members(count: int, seed: int = 0) -> dict[str, Tensor]:
+    """Weights of small networks, drawn from a standard normal."""
+    generator = torch.Generator().manual_seed(seed)
+    with scoped(0):
+        shapes = {name: leaf.shape for name, leaf in small_mlp().named_parameters()}
+    return {name: torch.randn(count, *shape, generator=generator).double() for name, shape in shapes.items()}
+
+
+def directions(method: Any, params: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What one step of a method adds to the weights of small networks, all from one snapshot."""
+    x, y = table()
+    task, count = be.Task(small_mlp, be.Categorical()).bind(len(x), x), len(params["0.weight"])
+    state = State(be.Members(params, {}, torch.full((count,), 1 / count))).clone()
+    state, _ = method.step(state, Batch(x.to(params["0.weight"]), y), Context(task, be.Loop(), Clock(0, 1, 0)))
+    return {name: state.members.params[name] - leaf for name, leaf in params.items()}

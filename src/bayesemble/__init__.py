@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from bayesemble.methods.mc_dropout import MCDropout as MCDropout
     from bayesemble.methods.repulsion import kernels as kernels
     from bayesemble.methods.repulsion import scores as scores
-    from bayesemble.methods.repulsion.interacting import RowSampler as RowSampler
     from bayesemble.methods.repulsion.repulsive import Repulsive as Repulsive
+    from bayesemble.methods.repulsion.samplers import RowSampler as RowSampler
     from bayesemble.methods.repulsion.stein import Stein as Stein
     from bayesemble.predictive import Predictive as Predictive
     from bayesemble.task.likelihoods import Bernoulli as Bernoulli

@@ -53,17 +53,18 @@ def step(
     state: State,
     batch: Batch,
     context: Context,
-    everyone: Members | None = None,
+    all_members: Members | None = None,
 ) -> tuple[State, Info]:
     """Move the members, driven by likelihood and prior and repelled by one another's outputs.
 
-    `everyone` are all that repel, if there are others besides; those that move come last.
+    `all_members` are those that repel, if there are others besides; those that move come last.
     """
     task, executor, clock = context.task, context.executor, context.clock
     members, factor, info, found = state.members, method.driving_factor(clock), Info(), Info()
     measure, points = interacting.is_due(method, state, task, clock), _points(method, batch, clock)
     prior = _prior_features(method, state, task, executor, points, batch, clock)
-    finished = (everyone or members).part(0, (everyone or members).num_members - members.num_members)
+    all_members = all_members or members
+    finished = all_members.part(0, all_members.num_members - members.num_members)
     still = _features_of(method, task, executor, finished, points, batch) if finished.num_members else None
 
     def couple(outputs: Outputs) -> Tensor:
@@ -93,7 +94,7 @@ def step(
     direction = task.data_gradient(executor.coupled_gradients(function, couple, members, batch, random))
     if not method.function_prior:
         task.add_prior_gradient(direction, members.params, factor=factor)
-    state = method.ascend(interacting.keep(state, found) if measure else state, direction, context)
+    state = method.ascend(interacting.keep_estimate(state, found) if measure else state, direction, context)
     return state, info | interacting.last_norms(state)
 
 

@@ -1,31 +1,31 @@
-"""Members that feel one another: what repulsive ensembles and SVGD share, in the space of the weights.
+"""Members that feel one another: what repulsive ensembles and SVGD share, in the space of weights and of functions.
 
 Both move members along
 
-    phi = D (factor * score) - R x,      D, R: (member, member)
+    phi = D (factor * gradient) - R x,      D, R: (member, member)
 
-where the score is the gradient of each member's log joint and x its weights. A method says what D and R are, given
-the products B = X X^T of the centred members. Function space (`function_space.py`) has the same form, with the
-outputs of the networks in the place of the weights.
+In weight space (`weight_space.py`) x are the weights of each member and the gradient is that of its log joint; in
+function space (`function_space.py`) x are its outputs. A method says what D and R are, given the products B = X X^T of
+the centred members.
 """
 
 import math
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayesemble.core.errors import SettingError, TrainingError
-from bayesemble.core.members import Members, State
+from bayesemble.core.errors import TrainingError
+from bayesemble.core.members import State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, map_tensors, tensors_of
-from bayesemble.execute.optimizers import laid_out_like, leaf_rows, member_norms
-from bayesemble.methods.base import Context
+from bayesemble.core.types import Clock, Info, Leaves
+from bayesemble.execute.optimizers import leaf_rows
 from bayesemble.methods.gradient import GradientMethod
 from bayesemble.methods.repulsion.kernels import KERNELS, Kernel
+from bayesemble.methods.repulsion.samplers import Sampler
 from bayesemble.task.select import Wish
 from bayesemble.task.task import BoundTask
 
@@ -34,40 +34,17 @@ SPACES = ("weight", "function")
 POINTS = ("batch", "noise")
 FEATURES = ("auto", "outputs", "centred", "log_probs")
 
-_FAINT = 1e-6  # below this share of the driving force, repulsion does nothing
-_KEPT = "interaction"  # the slot with what was measured last
-_LARGE = 10_000  # parameters of a network in which members are far apart
-_BLOCK = 1 << 17  # coordinates that are worked on at a time
-
-
-@runtime_checkable
-class Sampler(Protocol):
-    """Gives inputs at which functions are compared, anew at every step."""
-
-    def __call__(self, generator: torch.Generator) -> Inputs:
-        """Draw some rows."""
-        ...
-
-
-class RowSampler:
-    """Draws rows of a set of inputs, with replacement: `points=be.RowSampler(x_extra, 64)`."""
-
-    def __init__(self, inputs: Inputs, num: int) -> None:
-        self.inputs = inputs
-        self.num = num
-
-    def __call__(self, generator: torch.Generator) -> Inputs:
-        """Draw `num` rows."""
-        tensors = tensors_of(self.inputs)
-        rows = torch.randint(len(tensors[0]), (self.num,), generator=generator)
-        return map_tensors(lambda leaf: leaf[rows], self.inputs)
+_FAINT_SHARE_OF_DRIVING_FORCE = 1e-6
+_LAST_ESTIMATE = "interaction"  # a slot
+_PARAMETERS_OF_A_LARGE_NETWORK = 10_000
+_COORDINATES_OF_A_BLOCK = 1 << 17
 
 
 class Forces(NamedTuple):
-    """How members act on one another, `(member, member)`: phi = driving @ scores - repelling @ positions."""
+    """How members act on one another, `(member, member)`: phi = driving @ gradients - repelling @ positions."""
 
     driving: Tensor | None
-    """None is the identity: each member is driven by its own score alone."""
+    """None is the identity: each member is driven by its own gradient alone."""
     repelling: Tensor
 
 
@@ -114,7 +91,7 @@ class InteractingMethod(GradientMethod, ABC):
         return KERNELS[self.kernel](self.bandwidth)
 
     def driving_factor(self, clock: Clock) -> float:
-        """What the score is multiplied by: it rises from 0 to `driving` over the first part of training.
+        """What the gradient is multiplied by: it rises from 0 to `driving` over the first part of training.
 
         linear    t / (T - 1)
         tanh      tanh((1.3 t / T)^10)
@@ -133,58 +110,29 @@ class InteractingMethod(GradientMethod, ABC):
         return self.driving * ((clock.step % cycle) / cycle) ** 10
 
 
-def weight_step(
-    method: InteractingMethod,
-    state: State,
-    batch: Batch,
-    context: Context,
-    everyone: Members | None = None,
-) -> tuple[State, Info]:
-    """Move the members, driven by their scores and repelled by one another's weights.
-
-    `everyone` are all that repel, if there are others besides; those that move come last.
-    """
-    task, clock = context.task, context.clock
-    if task.mixed:
-        raise SettingError(
-            "networks of different architectures have no weights to compare: use space='function', or one architecture"
-        )
-    gradients, info = method.uphill(state, batch, context)
-    everyone = everyone or state.members
-    names = _repelled(method, task, everyone)
-    gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
-    kept = state.slots.get(_KEPT, {})
-    if is_due(method, state, task, clock) or len(kept["repelling"]) != everyone.num_members:
-        gram, dim = products([everyone.params[name] for name in names])
-        check_finite(gram, "weights", clock)
-        forces = method.forces(gram, dim)
-        kept = {name: leaf for name, leaf in forces._asdict().items() if leaf is not None}
-        kept |= norms(member_norms([gradients[name] for name in names]), forces.repelling, gram)
-    _combine(
-        Forces(kept.get("driving"), kept["repelling"]), gradients, everyone.params, names, method.driving_factor(clock)
-    )
-    state = method.ascend(keep(state, kept), gradients, context)
-    return state, info | last_norms(state)
-
-
 def is_due(method: InteractingMethod, state: State, task: BoundTask, clock: Clock) -> bool:
-    """Whether forces are measured at this step; the first time always.
+    """Whether forces are estimated anew at this step, as they always are the first time.
 
-    Members of large networks move little, against their distances, from one step to the next, and measuring costs
+    Members of large networks move little, against their distances, from one step to the next, and an estimate costs
     time. Small ones may be many and close together, where the matrices change fast, and cost nothing.
     """
-    every = method.measure_every or (4 if task.num_parameters > _LARGE else 1)
-    return clock.step % every == 0 or _KEPT not in state.slots
+    every = method.measure_every or (4 if task.num_parameters > _PARAMETERS_OF_A_LARGE_NETWORK else 1)
+    return clock.step % every == 0 or _LAST_ESTIMATE not in state.slots
 
 
-def keep(state: State, measured: Leaves) -> State:
-    """Keep what was measured for the steps until the next time."""
-    return replace(state, slots=state.slots | {_KEPT: measured})
+def keep_estimate(state: State, estimate: Leaves) -> State:
+    """Keep an estimate of the forces for the steps until the next."""
+    return replace(state, slots=state.slots | {_LAST_ESTIMATE: estimate})
+
+
+def last_estimate(state: State) -> Leaves:
+    """What was kept last; empty before the first time."""
+    return state.slots.get(_LAST_ESTIMATE, {})
 
 
 def last_norms(state: State) -> Info:
-    """The lengths of the forces when they were measured last."""
-    return {name: state.slots[_KEPT][name] for name in ("driving_norm", "repulsion_norm")}
+    """The lengths of the forces when they were estimated last."""
+    return {name: state.slots[_LAST_ESTIMATE][name] for name in ("driving_norm", "repulsion_norm")}
 
 
 def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
@@ -197,14 +145,6 @@ def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
         )
 
 
-def _repelled(method: InteractingMethod, task: BoundTask, members: Members) -> list[str]:
-    """Names of the leaves that members are compared by."""
-    names = [name for name in task.select(method.select) if name not in members.shared]
-    if not names:
-        raise SettingError(f"select={method.select!r} means only leaves that all members share; choose others")
-    return names
-
-
 def products(leaves: list[Tensor]) -> tuple[Tensor, int]:
     """B = X X^T `(member, member)` of centred members, summed leaf by leaf, and the number of coordinates.
 
@@ -215,32 +155,16 @@ def products(leaves: list[Tensor]) -> tuple[Tensor, int]:
     for leaf in leaves:
         rows = leaf_rows(leaf)
         dim += rows.shape[1]
-        for block in _blocks(rows):
+        for block in blocks(rows):
             offsets = block - block[0]
             parts.append(offsets @ offsets.T)
     total = torch.stack(parts).double().sum(0)
     return total - total.mean(0) - total.mean(1, keepdim=True) + total.mean(), dim
 
 
-def _combine(forces: Forces, scores: Leaves, positions: Leaves, names: list[str], factor: float) -> None:
-    """phi = driving @ (factor * scores) - repelling @ positions, in place of the scores; the last rows, if fewer."""
-    kind = scores[names[0]].dtype
-    repelling = forces.repelling[-len(scores[names[0]]) :].to(kind)
-    driving = None if forces.driving is None else forces.driving.to(kind)
-    for name in scores:
-        if name not in names:
-            scores[name].mul_(factor)
-            continue
-        rows, x = leaf_rows(scores[name]), leaf_rows(positions[name])
-        for part, block in zip(_blocks(rows), _blocks(x), strict=True):
-            driven = part if driving is None else driving @ part
-            # Rows of R sum to zero, so that the first member can be subtracted, which keeps digits.
-            torch.addmm(driven, repelling, block - block[0], beta=factor, alpha=-1, out=part)
-
-
-def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
-    """Views of so many coordinates at a time that copies of them stay small."""
-    return rows.split(_BLOCK, dim=1) if rows.shape[1] > _BLOCK else (rows,)
+def blocks(rows: Tensor) -> tuple[Tensor, ...]:
+    """Views of a part of the coordinates each, small enough for copies of them."""
+    return rows.split(_COORDINATES_OF_A_BLOCK, dim=1) if rows.shape[1] > _COORDINATES_OF_A_BLOCK else (rows,)
 
 
 def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:
@@ -254,7 +178,7 @@ def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:
 def _watch(found: Info) -> None:
     """Warn if the repulsion is too faint to do anything."""
     shares = found["repulsion_norm"] / found["driving_norm"].clamp(min=1e-300)
-    if 0 < float(shares.max()) < _FAINT:
+    if 0 < float(shares.max()) < _FAINT_SHARE_OF_DRIVING_FORCE:
         warnings.warn(
             "members hardly repel one another: the repulsion is less than a millionth of the driving force, so this is "
             "a deep ensemble. Use calibrate=True, a larger repulsion, or a driving factor below 1",

@@ -12,7 +12,7 @@ from bayesemble.core import seeds
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.methods.base import Context
-from bayesemble.methods.repulsion import function_space, interacting
+from bayesemble.methods.repulsion import function_space, weight_space
 from bayesemble.methods.repulsion.interacting import InteractingMethod
 from bayesemble.task.task import BoundTask
 
@@ -35,7 +35,7 @@ def step(method: InteractingMethod, state: State, batch: Batch, context: Context
                 state.slots[slot][name].copy_(leaf)
     own = State(members.part(current, current + 1), state.slots)
     own_clock = Clock(clock.step - begin, end - begin, seeds.child(clock.seed, "turn", current))
-    move = interacting.weight_step if method.space == "weight" else function_space.step
-    moved, info = move(method, own, batch, replace(context, clock=own_clock), everyone=members.part(0, current + 1))
+    move = weight_space.step if method.space == "weight" else function_space.step
+    moved, info = move(method, own, batch, replace(context, clock=own_clock), members.part(0, current + 1))
     begun = (torch.arange(count, device=members.weights.device) <= current).double() / (current + 1)
     return State(replace(members, weights=begun), moved.slots), info

@@ -16,7 +16,7 @@ from bayesemble.core.members import State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Info
 from bayesemble.methods.base import Context
-from bayesemble.methods.repulsion import function_space, interacting, one_by_one
+from bayesemble.methods.repulsion import function_space, one_by_one, weight_space
 from bayesemble.methods.repulsion.density_scores import (
     ESTIMATORS,
     calibrate,
@@ -64,7 +64,7 @@ class Repulsive(InteractingMethod):
         """Move the members, all from the same snapshot."""
         if self.sequential:
             return one_by_one.step(self, state, batch, context)
-        move = interacting.weight_step if self.space == "weight" else function_space.step
+        move = weight_space.step if self.space == "weight" else function_space.step
         return move(self, state, batch, context)
 
     def forces(self, gram: Tensor, dim: int) -> Forces:

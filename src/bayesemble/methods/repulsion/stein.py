@@ -15,7 +15,7 @@ from torch import Tensor
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Info
 from bayesemble.methods.base import Context
-from bayesemble.methods.repulsion import function_space, interacting
+from bayesemble.methods.repulsion import function_space, weight_space
 from bayesemble.methods.repulsion.density_scores import calibrate, effective_dimension, laplacian, spread
 from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
 from bayesemble.methods.repulsion.kernels import distances_of_gram
@@ -35,7 +35,7 @@ class Stein(InteractingMethod):
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move the members, all from the same snapshot."""
-        move = interacting.weight_step if self.space == "weight" else function_space.step
+        move = weight_space.step if self.space == "weight" else function_space.step
         return move(self, state, batch, context)
 
     def forces(self, gram: Tensor, dim: int) -> Forces:

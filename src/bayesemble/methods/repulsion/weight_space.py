@@ -1,0 +1,79 @@
+"""Repulsion between weights: members are compared by their parameters, leaf by leaf.
+
+With g_i the gradient of the log joint of member i, x_i its weights, and D, R as in `interacting.py`,
+
+    phi = D (factor * g) - R x
+
+D and R change little from one step to the next in large networks, so they may be kept for some steps.
+"""
+
+import torch
+
+from bayesemble.core.errors import SettingError
+from bayesemble.core.members import Members, State
+from bayesemble.core.types import Batch, Info, Leaves
+from bayesemble.execute.optimizers import laid_out_like, leaf_rows, member_norms
+from bayesemble.methods.base import Context
+from bayesemble.methods.repulsion import interacting
+from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
+from bayesemble.task.task import BoundTask
+
+
+def step(
+    method: InteractingMethod,
+    state: State,
+    batch: Batch,
+    context: Context,
+    all_members: Members | None = None,
+) -> tuple[State, Info]:
+    """Move the members, driven by the gradients of their log joints and repelled by one another's weights.
+
+    `all_members` are those that repel, if there are others besides; those that move come last.
+    """
+    task, clock = context.task, context.clock
+    if task.mixed:
+        raise SettingError(
+            "networks of different architectures have no weights to compare: use space='function', or one architecture"
+        )
+    gradients, info = method.uphill(state, batch, context)
+    all_members = all_members or state.members
+    names = _repelled(method, task, all_members)
+    gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
+    estimate = interacting.last_estimate(state)
+    if interacting.is_due(method, state, task, clock) or len(estimate["repelling"]) != all_members.num_members:
+        gram, dim = interacting.products([all_members.params[name] for name in names])
+        interacting.check_finite(gram, "weights", clock)
+        forces = method.forces(gram, dim)
+        estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
+        estimate |= interacting.norms(member_norms([gradients[name] for name in names]), forces.repelling, gram)
+    forces = Forces(estimate.get("driving"), estimate["repelling"])
+    combine(forces, gradients, all_members.params, names, method.driving_factor(clock))
+    state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
+    return state, info | interacting.last_norms(state)
+
+
+def _repelled(method: InteractingMethod, task: BoundTask, members: Members) -> list[str]:
+    """Names of the leaves that members are compared by."""
+    names = [name for name in task.select(method.select) if name not in members.shared]
+    if not names:
+        raise SettingError(f"select={method.select!r} means only leaves that all members share; choose others")
+    return names
+
+
+def combine(forces: Forces, gradients: Leaves, positions: Leaves, names: list[str], factor: float) -> None:
+    """phi = driving @ (factor * gradients) - repelling @ positions, in place of the gradients.
+
+    Where there are more positions than gradients, the last ones move.
+    """
+    kind = gradients[names[0]].dtype
+    repelling = forces.repelling[-len(gradients[names[0]]) :].to(kind)
+    driving = None if forces.driving is None else forces.driving.to(kind)
+    for name in gradients:
+        if name not in names:
+            gradients[name].mul_(factor)
+            continue
+        rows, x = leaf_rows(gradients[name]), leaf_rows(positions[name])
+        for part, block in zip(interacting.blocks(rows), interacting.blocks(x), strict=True):
+            driven = part if driving is None else driving @ part
+            # Rows of R sum to zero, so that the first member can be subtracted, which keeps digits.
+            torch.addmm(driven, repelling, block - block[0], beta=factor, alpha=-1, out=part)

@@ -1,0 +1,97 @@
+import pytest
+import torch
+
+import bayesemble as be
+from bayesemble.core.errors import SettingError
+from bayesemble.methods.repulsion.interacting import Forces, norms, products
+from bayesemble.methods.repulsion.weight_space import combine
+from helpers import all_leaves, directions, largest_difference, norm_mlp, quick_fit, random_members, small_mlp, table
+
+METHODS = [be.Repulsive, be.Stein]
+
+
+def task() -> be.Task:
+    return be.Task(small_mlp, be.Categorical())
+
+
+@pytest.mark.parametrize("estimator", ["kde", "sge", "ssge"])
+@pytest.mark.parametrize("calibrate", [True, False])
+def test_the_step_is_that_of_all_weights_laid_end_to_end(estimator, calibrate):
+    """Leaf by leaf with a shared matrix = the estimator on concatenated weights, written out."""
+    params = random_members(4)
+    flat = torch.cat([leaf.flatten(1) for leaf in params.values()], 1)
+    method = be.Repulsive(num_members=4, estimator=estimator, calibrate=calibrate, whiten=False)
+    gram, dim = products(list(params.values()))
+    assert dim == flat.shape[1]
+    expected = getattr(be.scores, estimator)(flat)
+    if calibrate:
+        expected = expected * -method_dimension(gram, dim) / ((flat - flat.mean(0)) * expected).sum(1).mean()
+    repelling = method.forces(gram, dim).repelling
+    torch.testing.assert_close(repelling @ flat, expected)
+    found = {name: torch.zeros_like(leaf) for name, leaf in params.items()}
+    combine(Forces(None, repelling), found, params, list(params), 1.0)
+    torch.testing.assert_close(torch.cat([leaf.flatten(1) for leaf in found.values()], 1), -expected)
+    sizes = norms(torch.ones(4), repelling, gram)
+    torch.testing.assert_close(sizes["repulsion_norm"], expected.norm(dim=1))
+
+
+def method_dimension(gram, dim):
+    return be.scores.effective_dimension(be.scores.spread(gram, dim), dim)
+
+
+def test_norm_layers_can_be_left_out_of_the_repulsion():
+    calm = quick_fit(
+        be.Task(norm_mlp, be.Categorical()), table(), be.DeepEnsemble(num_members=3), epochs=1, batch_size=48
+    )
+    options = {"epochs": 1, "batch_size": 48}
+    chosen = be.Repulsive(num_members=3, select="not norm", repulsion=100.0)
+    pushed = quick_fit(be.Task(norm_mlp, be.Categorical()), table(), chosen, **options)
+    for name, leaf in pushed.state.members.params.items():
+        same = torch.equal(leaf, calm.state.members.params[name])
+        assert same == (name in ("1.weight", "1.bias"))
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_what_does_not_repel_is_driven_by_the_same_factor(kind):
+    plain = {"num_members": 3, "optimizer": "sgd", "momentum": 0.0}
+    params = random_members(3)
+    free = directions(be.DeepEnsemble(**plain), params)
+    found = directions(kind(select="0.*", driving=0.25, **plain), params)
+    for name, leaf in free.items():
+        same = torch.allclose(found[name], 0.25 * leaf, rtol=1e-9)
+        assert same == name.startswith("2."), name
+
+
+def test_weight_space_refuses_different_architectures():
+    mixed = be.Task([small_mlp, norm_mlp], be.Categorical())
+    with pytest.raises(SettingError, match=r"different architectures.*space='function'"):
+        quick_fit(mixed, table(), be.Repulsive(num_members=4))
+    ensemble = quick_fit(mixed, table(), be.Repulsive(num_members=4, space="function"))
+    assert ensemble.predict(table()[0]).probs.isfinite().all()
+
+
+@pytest.mark.parametrize("options", [{"adversarial": 0.05}, {"bootstrap": True}, {"anchored": True}, {"clip": 0.01}])
+def test_options_of_deep_ensembles_work_in_weight_space(options):
+    ensemble = quick_fit(task(), table(), be.Repulsive(num_members=3, **options))
+    plain = quick_fit(task(), table(), be.Repulsive(num_members=3))
+    assert largest_difference(all_leaves(ensemble), all_leaves(plain)) > 0
+
+
+def test_between_measurements_the_last_matrices_act():
+    """Three steps with one measurement are three steps with a matrix that does not change."""
+    data = table()
+    seen = []
+
+    def remember(state, _row):
+        seen.append({name: leaf.clone() for name, leaf in state.slots["interaction"].items()})
+
+    settings = {"num_members": 4, "learning_rate": 0.05}
+    rare = quick_fit(
+        task(), data, be.Repulsive(measure_every=3, **settings), epochs=4, batch_size=None, on_epoch=remember
+    )
+    assert torch.equal(seen[0]["repelling"], seen[2]["repelling"])
+    assert not torch.equal(seen[2]["repelling"], seen[3]["repelling"])
+    each = quick_fit(task(), data, be.Repulsive(**settings), epochs=4, batch_size=None)
+    first = [fitted.history[0] for fitted in (rare, each)]
+    assert first[0]["repulsion_norm"] == first[1]["repulsion_norm"]
+    assert largest_difference(all_leaves(rare), all_leaves(each)) > 0
