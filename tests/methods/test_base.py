@@ -27,7 +27,7 @@ class Jumpy(be.Method):
 
     def step(self, state: State, batch: Batch, context: be.Context) -> tuple[State, Info]:
         task, members = context.task, state.members
-        values, gradients = context.executor.gradients(task.mean_log_likelihood, members, batch)
+        values, gradients = context.gradients(members, batch)
         uphill = task.log_joint_gradient(gradients, members.params)
         generator = torch.Generator().manual_seed(context.clock.member_seeds(1)[0])
         for name in sorted(members.params):

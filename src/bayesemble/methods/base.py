@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import validate
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, TrainingData
+from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, TrainingData
 from bayesemble.execute.executor import Executor
 from bayesemble.task.task import BoundTask, Task
 
@@ -22,6 +22,16 @@ class Context:
     task: BoundTask
     executor: Executor
     clock: Clock
+
+    def gradients(
+        self, members: Members, batch: Batch, function: MemberFunction | None = None
+    ) -> tuple[Tensor, Leaves]:
+        """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters.
+
+        Another function of a member can stand in for it. What is random inside the network has seeds of its own.
+        """
+        function = function or self.task.mean_log_likelihood
+        return self.executor.gradients(function, members, batch, self.random_seeds(members))
 
     def random_seeds(self, members: Members) -> list[int] | None:
         """Seeds for what is random inside each member at this step, such as dropout masks; None if nothing is."""

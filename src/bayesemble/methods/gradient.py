@@ -101,9 +101,8 @@ class GradientMethod(Method):
 
     def likelihood_gradients(self, members: Members, batch: Batch, context: Context) -> tuple[Tensor, Leaves]:
         """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
-        task = context.task
-        function = _adversarial(task, self.adversarial) if self.adversarial else task.mean_log_likelihood
-        return context.executor.gradients(function, members, batch, context.random_seeds(members))
+        function = _adversarial(context.task, self.adversarial) if self.adversarial else None
+        return context.gradients(members, batch, function)
 
     def ascend(self, state: State, direction: Leaves, context: Context, factor: float | None = None) -> State:
         """Move all members one optimiser step along a direction on the scale of the log joint.

@@ -88,8 +88,7 @@ class CyclicalSGMCMC(Method):
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move all chains, with noise if they are sampling, and collect them if it is time."""
         task, members, now = context.task, state.members, self.moment(context.clock)
-        random = context.random_seeds(members)
-        values, gradients = context.executor.gradients(task.mean_log_likelihood, members, batch, random)
+        values, gradients = context.gradients(members, batch)
         uphill = {
             name: leaf.div_(task.num_data) for name, leaf in task.log_joint_gradient(gradients, members.params).items()
         }
