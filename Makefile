@@ -10,7 +10,7 @@ INSTALL = $(PIP) install --constraint constraints.txt torch && $(PIP) install --
 # One thread that does not spin per process: two processes share two cores (see CONTRIBUTING.md).
 QUIET_THREADS = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check registry bench docs clean
 
 demo: $(VENV)/.report
 	rm -rf demo
@@ -26,6 +26,9 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(QUIET_THREADS) $(BIN)/python -m pytest tests/test_layout.py
+
+registry: $(VENV)/.core
+	$(BIN)/python scripts/registry.py
 
 bench: $(VENV)/.core
 	$(BIN)/python benchmarks/speed.py

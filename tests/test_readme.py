@@ -44,9 +44,3 @@ def test_the_first_thing_are_the_two_commands():
     makefile = (Path(__file__).parents[1] / "Makefile").read_text()
     assert "\ndemo:" in makefile
     assert "\ntest:" in makefile
-
-
-def test_the_table_of_methods_is_the_registry():
-    from bayesemble.methods import METHODS
-
-    assert re.findall(r"^\| `(\w+)` \|", README, flags=re.MULTILINE) == list(METHODS)

@@ -35,27 +35,12 @@ if TYPE_CHECKING:
     from bayesemble.execute.vmap import Vmap as Vmap
     from bayesemble.methods import METHODS as METHODS
     from bayesemble.methods import register as register
-    from bayesemble.methods.along_training.hmc import HMC as HMC
-    from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC as CyclicalSGMCMC
-    from bayesemble.methods.along_training.snapshot import Snapshot as Snapshot
-    from bayesemble.methods.along_training.subspace import Subspace as Subspace
-    from bayesemble.methods.along_training.swag import SWAG as SWAG
     from bayesemble.methods.base import Context as Context
     from bayesemble.methods.base import Method as Method
-    from bayesemble.methods.deep_ensemble import DeepEnsemble as DeepEnsemble
-    from bayesemble.methods.implicit.patched import ECMP as ECMP
-    from bayesemble.methods.implicit.patched import EMP as EMP
-    from bayesemble.methods.implicit.patched import DropConnect as DropConnect
-    from bayesemble.methods.implicit.patched import Dropout as Dropout
-    from bayesemble.methods.implicit.patched import Explicit as Explicit
     from bayesemble.methods.implicit.patched import Patched as Patched
-    from bayesemble.methods.laplace.laplace import Laplace as Laplace
-    from bayesemble.methods.mc_dropout import MCDropout as MCDropout
     from bayesemble.methods.repulsion import kernels as kernels
     from bayesemble.methods.repulsion import scores as scores
-    from bayesemble.methods.repulsion.repulsive import Repulsive as Repulsive
     from bayesemble.methods.repulsion.samplers import RowSampler as RowSampler
-    from bayesemble.methods.repulsion.stein import Stein as Stein
     from bayesemble.predictive import Predictive as Predictive
     from bayesemble.task.likelihoods import Bernoulli as Bernoulli
     from bayesemble.task.likelihoods import Categorical as Categorical
@@ -71,6 +56,26 @@ if TYPE_CHECKING:
     from bayesemble.training.ensemble import evaluate as evaluate
     from bayesemble.training.ensemble import load as load
     from bayesemble.training.fit import fit as fit
+
+    # methods: begin (written by make registry)
+    # isort: off
+    from bayesemble.methods.deep_ensemble import DeepEnsemble as DeepEnsemble
+    from bayesemble.methods.repulsion.repulsive import Repulsive as Repulsive
+    from bayesemble.methods.repulsion.stein import Stein as Stein
+    from bayesemble.methods.implicit.patched import EMP as EMP
+    from bayesemble.methods.implicit.patched import ECMP as ECMP
+    from bayesemble.methods.implicit.patched import Dropout as Dropout
+    from bayesemble.methods.implicit.patched import DropConnect as DropConnect
+    from bayesemble.methods.mc_dropout import MCDropout as MCDropout
+    from bayesemble.methods.implicit.patched import Explicit as Explicit
+    from bayesemble.methods.along_training.swag import SWAG as SWAG
+    from bayesemble.methods.along_training.sgmcmc import CyclicalSGMCMC as CyclicalSGMCMC
+    from bayesemble.methods.along_training.snapshot import Snapshot as Snapshot
+    from bayesemble.methods.along_training.subspace import Subspace as Subspace
+    from bayesemble.methods.laplace.laplace import Laplace as Laplace
+    from bayesemble.methods.along_training.hmc import HMC as HMC
+    # isort: on
+    # methods: end
 else:
     from bayesemble.core.lazy import attach
 
