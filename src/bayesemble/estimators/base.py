@@ -50,7 +50,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         validation_fraction: Share of the rows to hold out; "auto" takes at least 10.
         patience: Epochs without a better loss after which training stops; None is an eighth of all, at least 5.
         random_state: None, a number or a `RandomState`.
-        method__...: Settings of the method.
+        **method__settings: Settings of the method, each as `method__NAME`.
 
     After fitting, `ensemble_` is the `Ensemble`, and `n_iter_` the number of epochs.
     """
