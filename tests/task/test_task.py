@@ -55,6 +55,20 @@ def test_frozen_parameters_are_shared_and_stay():
     assert members.params.keys() == {"2.weight", "2.bias"}
 
 
+@pytest.mark.parametrize("num_members", [2, 3])
+def test_frozen_parameters_that_differ_are_kept_for_each_member(num_members):
+    def make():
+        network = small_mlp()
+        network[0].weight.requires_grad_(False)
+        return network
+
+    members = be.Task(make, be.Categorical()).new_members(num_members, seed=0)
+    assert not members.shared
+    frozen = members.buffers["0.weight"]
+    assert len(frozen) == num_members
+    assert not torch.equal(frozen[0], frozen[1])
+
+
 def test_tied_weights_are_one_leaf():
     class Tied(nn.Module):
         def __init__(self):

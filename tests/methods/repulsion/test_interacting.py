@@ -103,6 +103,9 @@ def test_the_driving_force_rises_as_documented():
     assert factor(25, anneal="cyclical") == pytest.approx((5 / 20) ** 10)
     assert factor(0, anneal="none", driving=0.01) == 0.01
     assert factor(150, anneal="tanh", driving=0.01) == 0.01
+    for anneal in ("linear", "tanh", "cyclical"):
+        for step in (17, 63, 88):
+            assert factor(step, anneal=anneal, driving=0.3) == pytest.approx(0.3 * factor(step, anneal=anneal)) != 0
 
 
 def test_the_history_has_the_forces_and_a_faint_repulsion_warns():
