@@ -63,3 +63,14 @@ def test_seeding_torch_is_what_manual_seed_does_without_writing_tracebacks(monke
     with seeds.scoped():
         seeds.seed_torch(5)
         assert torch.equal(torch.rand(5), torch.rand(5, generator=torch.Generator().manual_seed(5)))
+
+
+def test_a_stream_goes_on_where_it_ended_and_leaves_the_global_state_alone():
+    before = torch.get_rng_state()
+    stream, found = seeds.Stream(5), []
+    for count in (2, 3):
+        with stream.resumed():
+            found.append(torch.rand(count))
+    with seeds.scoped(5):
+        assert torch.equal(torch.cat(found), torch.rand(5))
+    assert torch.equal(before, torch.get_rng_state())

@@ -6,6 +6,7 @@ point at which a run was resumed, so none of these can change a result, and no g
 
 import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,10 +36,32 @@ def seed_torch(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
+_GLOBAL_STATE = threading.RLock()
+
+
 @contextmanager
 def scoped(seed: int | None = None) -> Iterator[None]:
-    """Run a block with torch's global random state set to `seed`; the caller's state comes back afterwards."""
-    with torch.random.fork_rng():
+    """Run a block with torch's global random state set to `seed`; the caller's state comes back afterwards.
+
+    One thread at a time: there is only one such state.
+    """
+    with _GLOBAL_STATE, torch.random.fork_rng():
         if seed is not None:
             seed_torch(seed)
         yield
+
+
+class Stream:
+    """Random numbers from torch's global state for whoever takes no generator: they go on where the last ones ended."""
+
+    def __init__(self, seed: int) -> None:
+        with scoped(seed):
+            self._state = torch.get_rng_state()
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Run a block in which torch draws from this stream."""
+        with scoped():
+            torch.set_rng_state(self._state)
+            yield
+            self._state = torch.get_rng_state()

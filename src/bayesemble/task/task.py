@@ -29,6 +29,7 @@ from bayesemble.task.networks import (
     dropout_on,
     fresh_module,
 )
+from bayesemble.task.per_thread import PerThread
 from bayesemble.task.priors import NormalPrior, Prior, Shapes
 from bayesemble.task.select import Wish, select
 
@@ -69,9 +70,14 @@ class Task:
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise SettingError(f"temperature must be a positive number, got {self.temperature}")
 
-    @cached_property
+    @property
     def module(self) -> nn.Module:
-        """The network whose code is run; the leaves of members are put into it for each call."""
+        """The network whose code is run, in each thread its own; leaves of members are put into it for each call."""
+        return self.network.here()
+
+    @cached_property
+    def network(self) -> PerThread:
+        """The network of every thread."""
         with seeds.scoped(0):
             check_factory(self.model)
             module = fresh_module(self.model)
@@ -81,7 +87,7 @@ class Task:
                     f"the network has a part called {kept[:-1]!r}, a name kept for the {kept[:-1]}; rename it"
                 )
         check_trainable(module)
-        return module
+        return PerThread(module)
 
     @property
     def num_architectures(self) -> int:
@@ -154,7 +160,7 @@ class Task:
             output_shape=output_shape,
             stochastic=stochastic,
             example=example,
-            module=self.module,
+            network=self.network,
         )
 
     def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
@@ -267,8 +273,8 @@ class BoundTask(Task):
     """Whether training draws random numbers inside the network, as dropout does."""
     example: Inputs | None = field(repr=False)
     """A few rows of the training inputs; a loaded ensemble has none."""
-    module: nn.Module = field(repr=False)
-    """The network whose code is run."""
+    network: PerThread = field(repr=False)
+    """The network whose code is run, one for each thread."""
 
     @cached_property
     def ends(self) -> Ends | None:

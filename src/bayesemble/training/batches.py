@@ -150,15 +150,11 @@ class LoaderSource:
             raise SettingError(
                 "bootstrap needs rows that can be taken by index: pass arrays, tensors or a TensorDataset"
             )
-        with seeds.scoped(seeds.child(seed, "shuffle", epoch)):
-            for item in self.loader:
-                yield self._batch(item)
+        yield from self._batches(seeds.child(seed, "shuffle", epoch))
 
     def in_order(self, batch_size: int | None) -> Iterator[Batch]:
         """The loader's batches."""
-        with seeds.scoped(0):
-            for item in self.loader:
-                yield self._batch(item)
+        yield from self._batches(0)
 
     def check_resumable(self) -> None:
         """Refuse a loader whose order cannot be repeated from the middle of a run."""
@@ -168,6 +164,18 @@ class LoaderSource:
                 "a DataLoader with a generator of its own cannot be resumed exactly; make it without one: "
                 "its order then derives from the seed of fit"
             )
+
+    def _batches(self, seed: int) -> Iterator[Batch]:
+        stream = seeds.Stream(seed)
+        with stream.resumed():
+            items = iter(self.loader)
+        while True:
+            with stream.resumed():
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+            yield self._batch(item)
 
     def _batch(self, item: Any) -> Batch:
         if not (isinstance(item, list | tuple) and len(item) == 2):

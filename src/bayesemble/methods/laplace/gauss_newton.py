@@ -7,6 +7,7 @@ It is the Fisher information matrix. The network runs in eval mode, so batch nor
 Reference: Martens (2020), "New insights and perspectives on the natural gradient method".
 """
 
+import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -51,13 +52,16 @@ class Network:
             return self.task.forward(self.params | (chosen or {}), self.buffers, inputs)
 
 
+_FORWARD_MODE = threading.RLock()  # torch keeps one level of forward mode for all threads
+
+
 def linearised(network: Network, inputs: Inputs, away: Leaves) -> Tensor:
     """f(x; w) + J(x) away: outputs `(row, ...)` of the network made linear around its chosen leaves w."""
 
     def run(chosen: Leaves) -> Tensor:
         return network.outputs(inputs, chosen)
 
-    with warnings.catch_warnings():
+    with _FORWARD_MODE, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch itself, at its first use of forward mode
         try:
             outputs, change = jvp(run, (network.chosen,), (away,))  # type: ignore[misc]

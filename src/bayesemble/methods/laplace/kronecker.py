@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from bayesemble.core.errors import MissingExtraError
 from bayesemble.methods.laplace.gauss_newton import Network, Rows, output_roots
 from bayesemble.methods.laplace.gaussian_blocks import Block, Layout
+from bayesemble.task.per_thread import PerThread
 
 
 def operator() -> Any:
@@ -91,7 +92,7 @@ class _Readout(nn.Module):
             for name, parameter in self.network.named_parameters():
                 parameter.copy_(values[name]).requires_grad_(name in network.names)
         # The task runs this copy, where the package can watch the layers.
-        self.member, self.task = network, replace(network.task, module=self.network)
+        self.member, self.task = network, replace(network.task, network=PerThread(self.network))
 
     def forward(self, rows: dict[str, Any]) -> Tensor:
         outputs = self.task.forward({}, {}, rows["inputs"])
