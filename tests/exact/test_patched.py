@@ -10,6 +10,8 @@ import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.core.types import Batch, Clock
 from bayesemble.methods.base import Context
+from bayesemble.methods.implicit import mixing
+from bayesemble.methods.implicit.components import patches_of
 from bayesemble.methods.implicit.patches import COMPONENT_PREFIX
 from helpers import quick_fit
 
@@ -106,20 +108,43 @@ def test_the_gradient_is_unbiased_against_all_combinations(mixing, kl, temperatu
         assert ((found.mean(0) - wanted_mean).abs() <= 4.5 * error + 1e-9).all(), name
 
 
-def test_the_exact_pull_of_the_prior_is_as_strong_as_a_component_is_likely():
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_the_exact_pull_of_the_prior_is_as_strong_as_a_component_is_likely(rate):
     """A leaf that the data does not touch moves by the prior alone."""
     tiny, batch = tiny_problem()
     blind = Batch(torch.zeros_like(batch.inputs), batch.targets)  # no data gradient in first.weight
     moved = {}
     for kl in ("exact", "single"):
-        method = be.EMP(components=4, select="first.*", optimizer="sgd", momentum=0.0, learning_rate=1.0, kl=kl)
+        plain = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1.0}
+        method = be.EMP(components=4, select="first.*", rate=rate, kl=kl, **plain)
         state = method.init(tiny, 0)
         before = {name: leaf.clone() for name, leaf in method._learned(state).items()}
         method.step(state, blind, Context(tiny, be.Loop(), Clock(0, 1, 0)))
         name = COMPONENT_PREFIX + "first.weight"
         moved[kl] = (6 * (method._learned(state)[name] - before[name]) / -before[name]).flatten()
-    torch.testing.assert_close(moved["exact"], torch.full((12,), 0.25 / 1.3**2, dtype=torch.float64))
+    torch.testing.assert_close(moved["exact"], torch.full((12,), 0.25 * (1 - rate) / 1.3**2, dtype=torch.float64))
     torch.testing.assert_close(moved["single"], torch.full((12,), 1 / 1.3**2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_probabilities_that_the_data_do_not_touch_move_by_the_kl_alone(rate):
+    tiny, batch = tiny_problem()
+    blind = Batch(torch.zeros_like(batch.inputs), batch.targets)  # whatever first.weight is drawn, outputs are the same
+    plain = {"optimizer": "sgd", "momentum": 0.0, "learning_rate": 1.0}
+    method = be.EMP(components=3, select="first.weight", rate=rate, mixing="learned", training_draws=2, **plain)
+    state = method.init(tiny, 0)
+    (key,) = (name for name in method._learned(state) if name.startswith("mixing."))
+    method._learned(state)[key].copy_(torch.tensor([[0.5, -0.3, 0.1]]))
+    patches, leaves = patches_of(state), {name: leaf.clone() for name, leaf in method._learned(state).items()}
+
+    def kl(logits: Tensor) -> Tensor:
+        shares = mixing.probabilities(patches, {key: logits}, 1, 3, rate)
+        return mixing.kl_divergence(leaves, patches, shares, tiny, 0.0).sum()
+
+    method.step(state, blind, Context(tiny, be.Loop(), Clock(0, 1, 0)))
+    wanted = -torch.autograd.functional.jacobian(kl, leaves[key])
+    torch.testing.assert_close(6 * (method._learned(state)[key] - leaves[key]), wanted)
+    assert wanted.abs().max() > 0.01
 
 
 def test_learned_probabilities_favour_the_component_that_fits():

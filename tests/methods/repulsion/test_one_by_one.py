@@ -42,6 +42,15 @@ def test_without_repulsion_the_first_member_is_map():
     assert largest_difference(all_leaves(alone), all_leaves(three), members=1) == 0
 
 
+def test_each_member_has_a_clock_of_its_own():
+    """Without repulsion and chance, three in turn are three at once: each begins its schedule anew."""
+    task, options = be.Task(small_mlp, be.Categorical()), {"batch_size": None}
+    at_once = quick_fit(task, table(), be.DeepEnsemble(num_members=3, schedule="cosine"), epochs=4, **options)
+    method = be.Repulsive(num_members=3, sequential=True, repulsion=0.0, schedule="cosine")
+    in_turn = quick_fit(task, table(), method, epochs=12, **options)
+    assert largest_difference(all_leaves(at_once), all_leaves(in_turn)) < 1e-6
+
+
 @pytest.mark.parametrize("space", ["weight", "function"])
 def test_the_optimiser_is_that_of_one_member(space):
     ensemble = fitted(space=space)
