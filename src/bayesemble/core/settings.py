@@ -114,8 +114,9 @@ def parse(value: Any, kind: type, nested: Iterable[type] = ()) -> Any:
     known = {kind.__name__: kind} | _subclasses(kind)
     name = value.get("class") if isinstance(value, dict) else None
     if name not in known:
+        came = _SHORT.repr(value) if name is None else f"those of {name}"
         raise SettingError(
-            f"settings of {', '.join(sorted(known))} were needed, got {value!r}; a class of your own has to be defined "
+            f"settings of {', '.join(sorted(known))} were needed, got {came}; a class of your own has to be defined "
             "or imported first, on the command line by --plugin FILE"
         )
     fields = {key: _revived(item, nested) for key, item in value.items() if key != "class"}

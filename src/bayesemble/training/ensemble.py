@@ -226,8 +226,9 @@ def restore(
         method = settings.parse(run["method"], Method, (Schedule,))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
-    except (KeyError, TypeError, ValueError, AttributeError, SettingError) as error:
-        raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {error!r}") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = str(error) if isinstance(error, SettingError) else repr(error)
+        raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {reason}") from error
     _check_leaves(task, found.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
 
