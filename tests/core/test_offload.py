@@ -2,6 +2,7 @@ import json
 import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import bayesemble as be
-from bayesemble.core import offload
 from bayesemble.core.members import State
-from bayesemble.core.offload import Store
+from bayesemble.core.offload import MEMORY, Disk
 from bayesemble.core.types import Batch
 from helpers import dropout_mlp, images, norm_convnet, norm_mlp, quick_fit, small_mlp, table, with_tests_on_path
 
@@ -50,6 +50,10 @@ METHODS = {
     "repulsive functions": be.Repulsive(num_members=5, space="function"),
     "repulsive, one by one": be.Repulsive(num_members=5, sequential=True),
     "svgd": be.Stein(num_members=5),
+    "snapshots": be.Snapshot(num_members=5, snapshots=2),
+    "sgmcmc": be.CyclicalSGMCMC(num_members=5, cycles=2),
+    "hmc": be.HMC(num_members=5, num_draws=2, max_leapfrog=4),
+    "implicit": be.ECMP(num_members=5),
 }
 
 
@@ -58,11 +62,23 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_training_on_disk_gives_the_bits_of_training_in_memory(method, executor, tmp_path):
     task = be.Task(norm_mlp, be.Categorical())
-    options = {"method": METHODS[method], "executor": executor, "epochs": 5}
-    memory = quick_fit(task, table(), **options)
-    disk = quick_fit(task, table(), **options, offload=tmp_path)
+    options = {"executor": executor, "epochs": 5, "batch_size": None if METHODS[method].full_batch else 16}
+
+    def gradients_are_there(*_):
+        assert (tmp_path / "gradients.safetensors").is_file()
+
+    memory = quick_fit(task, table(), METHODS[method], **options)
+    disk = quick_fit(task, table(), METHODS[method], **options, offload=tmp_path, on_epoch=gradients_are_there)
     assert same_bits(memory, disk)
     assert all(path.suffix == ".safetensors" for path in tmp_path.iterdir())
+
+
+def test_what_was_trained_on_disk_makes_new_members_in_memory(tmp_path):
+    ensemble = quick_fit(be.Task(norm_mlp, be.Categorical()), table(), offload=tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert ensemble.task.allocator is MEMORY
+    ensemble.task.new_members(2, seed=0)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 NETWORKS = {
@@ -166,10 +182,8 @@ def test_a_run_is_resumed_on_disk_or_off_it(before, after, tmp_path):
 
 
 def test_the_start_of_members_is_that_in_memory_and_leaves_no_copies_behind(tmp_path):
-    task = be.Task(norm_mlp, be.Categorical())
-    store = Store(tmp_path)
-    with offload.new_leaves(store):
-        members = task.new_members(3, seed=7)
+    task = be.Task(norm_mlp, be.Categorical()).bind(48, table()[0])
+    members = replace(task, allocator=Disk(tmp_path)).new_members(3, seed=7)
     assert bits(State(members)) == bits(State(task.new_members(3, seed=7)))
     files = on_disk(tmp_path)
     assert all(torch.equal(files["params"][name], leaf) for name, leaf in members.params.items())
@@ -187,8 +201,7 @@ LEAVES = {
 
 
 def test_a_file_is_a_safetensors_file_whose_leaves_lie_as_in_memory(tmp_path):
-    store = Store(tmp_path)
-    settled = store.settle({"slot": LEAVES})["slot"]
+    settled = Disk(tmp_path).settle({"slot": LEAVES})["slot"]
     read = on_disk(tmp_path)["slot"]
     assert read.keys() == settled.keys() == LEAVES.keys()
     for name, leaf in LEAVES.items():
@@ -199,7 +212,7 @@ def test_a_file_is_a_safetensors_file_whose_leaves_lie_as_in_memory(tmp_path):
 
 
 def test_what_is_written_into_a_leaf_is_in_the_file(tmp_path):
-    leaves = Store(tmp_path).zeros("slot", LEAVES)
+    leaves = Disk(tmp_path).zeros_like(LEAVES, "slot")
     assert all(not leaf.any() for leaf in leaves.values())
     leaves["matrix"][2, 3] = -1.5
     leaves["count"].add_(1)
@@ -210,31 +223,28 @@ def test_what_is_written_into_a_leaf_is_in_the_file(tmp_path):
 
 
 def test_settling_copies_what_is_in_memory_and_removes_files_that_nobody_uses(tmp_path):
-    store = Store(tmp_path)
-    kept, dropped = store.zeros("slot", LEAVES), store.zeros("slot", LEAVES)
-    store.reuse("gradients", LEAVES)
+    disk = Disk(tmp_path)
+    kept, dropped = disk.zeros_like(LEAVES, "slot"), disk.zeros_like(LEAVES, "slot")
+    disk.gradient_space(LEAVES)
     assert {path.name for path in tmp_path.iterdir()} == {
         "slot.safetensors",
         "slot-2.safetensors",
         "gradients.safetensors",
     }
-    settled = store.settle({"slot": kept, "other": {"matrix": LEAVES["matrix"]}})
+    settled = disk.settle({"slot": kept, "other": {"matrix": LEAVES["matrix"]}})
     assert {path.stem for path in tmp_path.iterdir()} == {"slot", "other"}
     assert settled["slot"]["matrix"].data_ptr() == kept["matrix"].data_ptr()
     assert torch.equal(on_disk(tmp_path)["other"]["matrix"], LEAVES["matrix"])
     dropped["matrix"].add_(1)  # a file without a name is still there for those who have it open
 
 
-def test_gradients_have_one_place_for_each_shape_and_none_outside_training(tmp_path):
+def test_gradients_have_one_place_for_each_shape_on_disk_and_none_in_memory(tmp_path):
     leaves, other = {"w": torch.ones(3, 2)}, {"w": torch.ones(1, 2)}
-    assert offload.gradient_space(leaves) is None
-    with offload.gradients(Store(tmp_path)):
-        first = offload.gradient_space(leaves)["w"]
-        assert offload.gradient_space(leaves)["w"].data_ptr() == first.data_ptr()
-        assert offload.gradient_space(other)["w"].data_ptr() != first.data_ptr()
-        with offload.gradients(None):
-            assert offload.gradient_space(leaves) is None
-    assert offload.gradient_space(leaves) is None
+    disk = Disk(tmp_path)
+    first = disk.gradient_space(leaves)["w"]
+    assert disk.gradient_space(leaves)["w"].data_ptr() == first.data_ptr()
+    assert disk.gradient_space(other)["w"].data_ptr() != first.data_ptr()
+    assert MEMORY.gradient_space(leaves) is None
 
 
 @pytest.mark.parametrize("executor", [be.Loop(), be.Vmap(), be.Vmap(chunk=2)], ids=repr)
@@ -244,12 +254,12 @@ def test_gradients_on_disk_are_those_in_memory_also_of_leaves_that_members_share
     networks = [task.new_member(seed)[0] for seed in range(3)]
     members = be.Members.stack(networks, [{}] * 3, share=frozenset({"0.weight"}))
     values, expected = executor.gradients(task.mean_log_likelihood, members, Batch(x, y))
-    with offload.gradients(Store(tmp_path)):
-        for _ in range(2):
-            again, found = executor.gradients(task.mean_log_likelihood, members, Batch(x, y))
-            assert torch.equal(values, again)
-            assert found.keys() == expected.keys()
-            assert all(torch.equal(found[name], leaf) for name, leaf in expected.items())
+    disk = Disk(tmp_path)
+    for _ in range(2):
+        again, found = executor.gradients(task.mean_log_likelihood, members, Batch(x, y), allocator=disk)
+        assert torch.equal(values, again)
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], leaf) for name, leaf in expected.items())
     stored = on_disk(tmp_path)["gradients"]
     assert all(torch.equal(stored[name], expected[name]) for name in stored)
     assert stored.keys() >= expected.keys() - {"0.weight"}
@@ -286,7 +296,7 @@ def foreign_safetensors(folder):
 
 
 def link_to_one_of_ours(folder):
-    Store(folder.parent / "ours").zeros("params", LEAVES)
+    Disk(folder.parent / "ours").zeros_like(LEAVES, "params")
     (folder / "params.safetensors").symlink_to(folder.parent / "ours" / "params.safetensors")
 
 
@@ -304,7 +314,7 @@ FOREIGN = {
 def test_a_folder_with_anything_foreign_is_refused_and_left_as_it_is(kind, tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
-    Store(folder).zeros("first_moment", LEAVES)
+    Disk(folder).zeros_like(LEAVES, "first_moment")
     FOREIGN[kind](folder)
     before = {path.name: path.is_dir() or path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(
@@ -327,15 +337,15 @@ def test_a_path_that_cannot_be_a_folder_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(be.SettingError, match="offload needs a folder to write to"):
-            Store(folder)
+            Disk(folder)
 
 
 def test_a_disk_without_room_is_found_out_at_once_and_leaves_no_half_file(tmp_path):
-    store, limits = Store(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    disk, limits = Disk(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
         with pytest.raises(be.SettingError, match=r"offload needs 0.0042 GB for .*params.safetensors: "):
-            store.zeros("params", {"w": torch.empty(1 << 20, device="meta")})
+            disk.zeros_like({"w": torch.empty(1 << 20, device="meta")}, "params")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not list(tmp_path.iterdir())
@@ -343,7 +353,7 @@ def test_a_disk_without_room_is_found_out_at_once_and_leaves_no_half_file(tmp_pa
 
 def test_number_types_that_files_do_not_have_are_refused(tmp_path):
     with pytest.raises(be.SettingError, match=r"offload cannot keep 'w' on disk: its number type is torch\.complex64"):
-        Store(tmp_path).zeros("params", {"w": torch.ones(2, dtype=torch.complex64)})
+        Disk(tmp_path).zeros_like({"w": torch.ones(2, dtype=torch.complex64)}, "params")
 
 
 def deep_mlp():

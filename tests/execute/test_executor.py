@@ -3,8 +3,9 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from bayesemble.core import offload, seeds
+from bayesemble.core import seeds
 from bayesemble.core.members import State
+from bayesemble.core.offload import Disk
 from bayesemble.core.types import Batch
 from bayesemble.execute.executor import slopes, thread_count
 from helpers import dropout_mlp, images, norm_convnet, norm_mlp, small_mlp, table, with_dropout
@@ -134,10 +135,10 @@ def test_a_shared_leaf_gets_the_sum_over_members_of_its_coupled_gradients_also_o
     expected["0.weight"] = expected["0.weight"].sum(0)
     found = executor.coupled_gradients(member_outputs(task), couple, shared, Batch(x, y))
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-8)
-    with offload.gradients(offload.Store(tmp_path)):
-        for _ in range(2):
-            stored = executor.coupled_gradients(member_outputs(task), couple, shared, Batch(x, y))
-            assert all(torch.equal(stored[name], leaf) for name, leaf in found.items())
+    disk = Disk(tmp_path)
+    for _ in range(2):
+        stored = executor.coupled_gradients(member_outputs(task), couple, shared, Batch(x, y), allocator=disk)
+        assert all(torch.equal(stored[name], leaf) for name, leaf in found.items())
 
 
 @pytest.mark.parametrize("make", [norm_mlp, dropout_mlp])

@@ -101,6 +101,13 @@ def test_it_is_trained_saved_loaded_and_resumed(method, executor, tmp_path):
         assert torch.equal(loaded.predict(table()[0]).member_probs, whole.predict(table()[0]).member_probs)
 
 
+def test_it_trains_on_disk_without_a_word_of_its_own_about_it(tmp_path):
+    memory = quick_fit(task(), table(), Jumpy(num_members=3))
+    disk = quick_fit(task(), table(), Jumpy(num_members=3), offload=tmp_path)
+    assert largest_difference(all_leaves(memory), all_leaves(disk)) == 0
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["buffers", "params"]
+
+
 def test_its_step_is_what_was_written():
     """One step of a plain loop over the members, in its own words."""
     method, (x, y) = Jumpy(num_members=2, jump=0.0), table(16)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.core import offload
 from bayesemble.core.errors import SettingError
+from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Leaves
 
 
@@ -43,16 +43,19 @@ class Members:
 
     @staticmethod
     def gather(
-        draw: Callable[[int], tuple[Leaves, Leaves]], num_members: int, share: frozenset[str] = frozenset()
+        draw: Callable[[int], tuple[Leaves, Leaves]],
+        num_members: int,
+        share: frozenset[str] = frozenset(),
+        allocator: Allocator = MEMORY,
     ) -> Members:
-        """Stack networks that `draw(index)` gives; where new leaves are made on disk, they come there one by one."""
-        if not offload.new_leaves_on_disk():
+        """Stack networks that `draw(index)` gives; on disk, they come there one by one."""
+        if not allocator.on_disk:
             drawn = [draw(index) for index in range(num_members)]
             return Members.stack([params for params, _ in drawn], [buffers for _, buffers in drawn], share)
 
         def space(leaves: Leaves, group: str) -> Leaves:
             wide = {n: leaf if n in share else leaf.expand(num_members, *leaf.shape) for n, leaf in leaves.items()}
-            return offload.zeros_like(wide, group)
+            return allocator.zeros_like(wide, group)
 
         params, buffers = (space(leaves, group) for leaves, group in zip(draw(0), ("params", "buffers"), strict=True))
         for index in range(num_members):

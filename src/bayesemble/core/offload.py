@@ -1,4 +1,7 @@
-"""Leaves on disk, for members that do not fit into memory: tensors on memory-mapped safetensors files.
+"""Where the tensors of a run are made: in memory or, for members that do not fit there, on disk.
+
+An `Allocator` is handed through: a bound task has one, methods and executors make in it what grows with the number of
+members. `Memory` is the plain one. The tensors of `Disk` lie on memory-mapped safetensors files:
 
     FOLDER/params.safetensors  buffers.safetensors  first_moment.safetensors  ...  gradients.safetensors
 
@@ -6,9 +9,6 @@ What is written into such a tensor goes to its file; the operating system brings
 them out when memory is short. Each file holds one group of leaves and can be read at any time with `safetensors`.
 Leaves begin at multiples of 64 bytes, as tensors in memory do, so that the same instructions run on them and give the
 same bits; entries called `padding/...` fill the gaps.
-
-Two contexts say what goes to disk: inside `new_leaves(store)` the leaves of new members and zero moments, inside
-`gradients(store)` the gradients of all members. Outside of them everything is made in memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -45,8 +44,61 @@ _TYPES = {
 }
 
 
-class Store:
+class Allocator(ABC):
+    """Where tensors are made: the leaves of members, what is kept beside them, and gradients."""
+
+    on_disk: ClassVar[bool]
+    """Whether members must come one by one, as they do not all fit into memory."""
+
+    @abstractmethod
+    def zeros_like(self, leaves: Leaves, group: str) -> Leaves:
+        """Zeros shaped like leaves; on disk, in a file named after the group."""
+
+    @abstractmethod
+    def gradient_space(self, leaves: Leaves) -> Leaves | None:
+        """Tensors to write gradients shaped like leaves into, or None if these are new tensors in memory.
+
+        They are the same in every step and hold what the last one left: whoever gets gradients is done with them before
+        the next are asked for.
+        """
+
+    @abstractmethod
+    def settle(self, groups: dict[str, Leaves]) -> dict[str, Leaves]:
+        """The same leaves, all here: what is elsewhere is copied, and nothing else is kept."""
+
+    @abstractmethod
+    def copy(self, groups: dict[str, Leaves], name: str) -> dict[str, Leaves]:
+        """A copy, which on disk takes the place of the one made under that name before."""
+
+
+class Memory(Allocator):
+    """Plain tensors."""
+
+    on_disk = False
+
+    def zeros_like(self, leaves: Leaves, group: str) -> Leaves:
+        """Zeros shaped like leaves."""
+        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+
+    def gradient_space(self, leaves: Leaves) -> None:
+        """Gradients are new tensors."""
+
+    def settle(self, groups: dict[str, Leaves]) -> dict[str, Leaves]:
+        """The leaves as they are."""
+        return groups
+
+    def copy(self, groups: dict[str, Leaves], name: str) -> dict[str, Leaves]:
+        """A copy of all leaves."""
+        return {group: {name: leaf.clone() for name, leaf in leaves.items()} for group, leaves in groups.items()}
+
+
+MEMORY = Memory()
+
+
+class Disk(Allocator):
     """A folder of memory-mapped files, each with a group of leaves. It must stay as long as the leaves are used."""
+
+    on_disk = True
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -58,29 +110,26 @@ class Store:
         except OSError as error:
             raise SettingError(f"offload needs a folder to write to, {folder} is none: {error}") from error
 
-    def zeros(self, group: str, like: Leaves) -> Leaves:
-        """Zeros on disk, in a new file; of the leaves given, only shapes and number types count."""
-        if not like:
+    def zeros_like(self, leaves: Leaves, group: str) -> Leaves:
+        """Zeros in a new file; of the leaves given, only shapes and number types count."""
+        if not leaves:
             return {}
         path, number = self.folder / f"{group}{_SUFFIX}", 1
         while path in self._files:
             path, number = self.folder / f"{group}-{number + 1}{_SUFFIX}", number + 1
-        self._files[path] = _create(path, like)
+        self._files[path] = _create(path, leaves)
         return dict(self._files[path])
 
-    def reuse(self, group: str, like: Leaves) -> Leaves:
-        """The tensors that an earlier call for the same leaves gave, with what they hold now; at first, zeros."""
-        key = (group, *((name, leaf.shape, leaf.dtype) for name, leaf in like.items()))
-        if key not in self._reused:
-            self._reused[key] = self.zeros(group, like)
-        return dict(self._reused[key])
+    def gradient_space(self, leaves: Leaves) -> Leaves:
+        """The same tensors for all leaves of these names, shapes and number types."""
+        return self._reuse(leaves, "gradients")
 
     def settle(self, groups: dict[str, Leaves]) -> dict[str, Leaves]:
         """The same leaves, all on disk: what is not there yet is copied. Files that hold none of them are removed."""
         settled, held = {}, {address for leaves in self._files.values() for address in _addresses(leaves)}
         for group, leaves in groups.items():
             outside = {name: leaf for name, leaf in leaves.items() if _address(leaf) not in held}
-            settled[group] = leaves | _filled(self.zeros(group, outside), outside)
+            settled[group] = leaves | _filled(self.zeros_like(outside, group), outside)
         used = {_address(leaf) for leaves in settled.values() for leaf in leaves.values()}
         for path in [path for path, leaves in self._files.items() if not used & _addresses(leaves)]:
             del self._files[path]
@@ -90,54 +139,14 @@ class Store:
 
     def copy(self, groups: dict[str, Leaves], name: str) -> dict[str, Leaves]:
         """A copy on disk, which takes the place of the one made under that name before."""
-        return {group: _filled(self.reuse(f"{name}-{group}", leaves), leaves) for group, leaves in groups.items()}
+        return {group: _filled(self._reuse(leaves, f"{name}-{group}"), leaves) for group, leaves in groups.items()}
 
-
-_NEW_LEAVES: ContextVar[Store | None] = ContextVar("new leaves", default=None)
-_GRADIENTS: ContextVar[Store | None] = ContextVar("gradients", default=None)
-
-
-@contextmanager
-def new_leaves(store: Store | None) -> Iterator[None]:
-    """Make the leaves of new members and their moments in a store; None is memory."""
-    before = _NEW_LEAVES.set(store)
-    try:
-        yield
-    finally:
-        _NEW_LEAVES.reset(before)
-
-
-@contextmanager
-def gradients(store: Store | None) -> Iterator[None]:
-    """Keep the gradients of all members in a store; None is memory."""
-    before = _GRADIENTS.set(store)
-    try:
-        yield
-    finally:
-        _GRADIENTS.reset(before)
-
-
-def new_leaves_on_disk() -> bool:
-    """Whether new leaves are made on disk."""
-    return _NEW_LEAVES.get() is not None
-
-
-def zeros_like(leaves: Leaves, group: str) -> Leaves:
-    """Zeros shaped like leaves, in memory or where new leaves are made, in a file named after the group."""
-    store = _NEW_LEAVES.get()
-    if store is None:
-        return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
-    return store.zeros(group, leaves)
-
-
-def gradient_space(leaves: Leaves) -> Leaves | None:
-    """Tensors on disk for gradients shaped like leaves, or None if gradients stay in memory.
-
-    They are the same in every step and hold what the last one left: whoever gets gradients is done with them before
-    the next are asked for.
-    """
-    store = _GRADIENTS.get()
-    return None if store is None else store.reuse("gradients", leaves)
+    def _reuse(self, leaves: Leaves, group: str) -> Leaves:
+        """The tensors that an earlier call for the same leaves gave, with what they hold now; at first, zeros."""
+        key = (group, *((name, leaf.shape, leaf.dtype) for name, leaf in leaves.items()))
+        if key not in self._reused:
+            self._reused[key] = self.zeros_like(leaves, group)
+        return dict(self._reused[key])
 
 
 def _filled(space: Leaves, leaves: Leaves) -> Leaves:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.members import Members, State
+from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
 
 
@@ -36,11 +37,17 @@ class Executor(ABC):
 
     @abstractmethod
     def gradients(
-        self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
+        self,
+        function: MemberFunction,
+        members: Members,
+        batch: Batch,
+        seeds: Sequence[int] | None = None,
+        allocator: Allocator = MEMORY,
     ) -> tuple[Tensor, Leaves]:
         """Values `(member,)` of a scalar function and its gradients in the parameters, shaped like them.
 
-        What is random inside a member derives from its seed. A shared leaf gets the sum over members.
+        What is random inside a member derives from its seed. A shared leaf gets the sum over members. The gradients
+        lie where the allocator has room for them.
         """
 
     @abstractmethod
@@ -51,6 +58,7 @@ class Executor(ABC):
         members: Members,
         batch: Batch,
         seeds: Sequence[int] | None = None,
+        allocator: Allocator = MEMORY,
     ) -> Leaves:
         """Gradients, in the parameters, of one number that depends on the outputs of all members at once.
 

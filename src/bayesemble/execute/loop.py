@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bayesemble.core import offload
 from bayesemble.core.members import Members, State
+from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.seeds import scoped, seed_torch
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
@@ -49,10 +49,15 @@ class Loop(Executor):
         return state.map(arranged)
 
     def gradients(
-        self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
+        self,
+        function: MemberFunction,
+        members: Members,
+        batch: Batch,
+        seeds: Sequence[int] | None = None,
+        allocator: Allocator = MEMORY,
     ) -> tuple[Tensor, Leaves]:
         """Values and gradients, member by member."""
-        values, gradients = [], _zeros(members.params)
+        values, gradients = [], _zeros(members.params, allocator)
         batch = replace(batch, inputs=self._ordered(batch.inputs))
         with torch.enable_grad(), nullcontext() if seeds is None else scoped():
             for index, (params, buffers) in enumerate(members.split()):
@@ -71,6 +76,7 @@ class Loop(Executor):
         members: Members,
         batch: Batch,
         seeds: Sequence[int] | None = None,
+        allocator: Allocator = MEMORY,
     ) -> Leaves:
         """Gradients of what couples the members: all forward, then all backward."""
         batch = replace(batch, inputs=self._ordered(batch.inputs))
@@ -83,7 +89,7 @@ class Loop(Executor):
                 rows.append(function(leaves[-1], buffers, batch.inputs_of(index), batch.targets_of(index)))
             value = couple({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
         found = iter(slopes(value, [leaf for own in leaves for leaf in own.values()]))
-        gradients = _zeros(members.params)
+        gradients = _zeros(members.params, allocator)
         for index, own in enumerate(leaves):
             _add(gradients, members.shared, index, ((name, next(found)) for name in own))
         return gradients
@@ -112,8 +118,8 @@ class Loop(Executor):
         return map_tensors(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)
 
 
-def _zeros(params: Leaves) -> Leaves:
-    space = offload.gradient_space(params)
+def _zeros(params: Leaves, allocator: Allocator) -> Leaves:
+    space = allocator.gradient_space(params)
     if space is None:
         return {name: torch.zeros_like(leaf) for name, leaf in params.items()}
     return {name: leaf.zero_() for name, leaf in space.items()}

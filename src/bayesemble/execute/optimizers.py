@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-from bayesemble.core import offload
+from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves
 
@@ -43,12 +43,12 @@ class Optimizer:
         """How many numbers are kept beside each parameter."""
         return int(self.momentum > 0) if self.name == "sgd" else 2
 
-    def init(self, params: Leaves) -> dict[str, Leaves]:
+    def init(self, params: Leaves, allocator: Allocator = MEMORY) -> dict[str, Leaves]:
         """Make the slots: zero moments, and the number of steps done."""
         if self.name == "sgd":
-            return {"momentum": offload.zeros_like(params, "momentum")} if self.momentum else {}
+            return {"momentum": allocator.zeros_like(params, "momentum")} if self.momentum else {}
         steps = {"step": torch.zeros((), dtype=torch.float32)}
-        moments = {slot: offload.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
+        moments = {slot: allocator.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
         return {**moments, "steps": steps}
 
     def update(self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.core import offload
 from bayesemble.core.members import Members, State
+from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import Executor, gradient_leaves, slopes
@@ -40,10 +40,15 @@ class Vmap(Executor):
         return state.map(lambda _, leaf: leaf.contiguous())
 
     def gradients(
-        self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
+        self,
+        function: MemberFunction,
+        members: Members,
+        batch: Batch,
+        seeds: Sequence[int] | None = None,
+        allocator: Allocator = MEMORY,
     ) -> tuple[Tensor, Leaves]:
         """Values and gradients, chunk by chunk."""
-        values, parts, space = [], [], _space(members)
+        values, parts, space = [], [], _space(members, allocator)
         for start, stop in self._chunks(members):
             own = None if seeds is None else seeds[start:stop]
             chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
@@ -63,6 +68,7 @@ class Vmap(Executor):
         members: Members,
         batch: Batch,
         seeds: Sequence[int] | None = None,
+        allocator: Allocator = MEMORY,
     ) -> Leaves:
         """Gradients of what couples the members: all chunks forward, then all backward."""
         leaves, parts = [], []
@@ -76,7 +82,7 @@ class Vmap(Executor):
                     parts.append(mapped(leaves[-1], chunk.buffers, rows.inputs, rows.targets))
             value = couple({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
         found = iter(slopes(value, [leaf for own in leaves for leaf in own.values()]))
-        space, gradients = _space(members), [{name: next(found) for name in own} for own in leaves]
+        space, gradients = _space(members, allocator), [{name: next(found) for name in own} for own in leaves]
         parts = [_moved(part, space, *bounds) for part, bounds in zip(gradients, self._chunks(members), strict=True)]
         return _joined(parts, members.shared) | space
 
@@ -132,9 +138,9 @@ def _rows_of(batch: Batch, start: int, stop: int) -> Batch:
     return Batch(inputs, targets, None, batch.inputs_per_member, batch.targets_per_member)
 
 
-def _space(members: Members) -> Leaves:
+def _space(members: Members, allocator: Allocator) -> Leaves:
     """Where the gradients of all members are put if they go to disk; nothing if they stay in memory."""
-    return offload.gradient_space({n: leaf for n, leaf in members.params.items() if n not in members.shared}) or {}
+    return allocator.gradient_space({n: leaf for n, leaf in members.params.items() if n not in members.shared}) or {}
 
 
 def _moved(part: Leaves, space: Leaves, start: int, stop: int) -> Leaves:

@@ -31,7 +31,7 @@ class Context:
         Another function of a member can stand in for it. What is random inside the network has seeds of its own.
         """
         function = function or self.task.mean_log_likelihood
-        return self.executor.gradients(function, members, batch, self.random_seeds(members))
+        return self.executor.gradients(function, members, batch, self.random_seeds(members), self.task.allocator)
 
     def random_seeds(self, members: Members) -> list[int] | None:
         """Seeds for what is random inside each member at this step, such as dropout masks; None if nothing is."""

@@ -77,7 +77,7 @@ class GradientMethod(Method):
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members independently, with an optimiser at rest."""
         members = self.new_members(task, seed)
-        slots = dict(self.make_optimizer().init(members.params))
+        slots = dict(self.make_optimizer().init(members.params, task.allocator))
         if self.anchored:
             slots |= _anchors(self, task, seed)
         return State(members, slots)

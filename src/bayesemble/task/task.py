@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bayesemble.core import offload, seeds
+from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, DataError, ModelError, SettingError
 from bayesemble.core.members import Members
+from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Inputs, Leaves, tensors_of
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Likelihood
@@ -88,6 +89,11 @@ class Task:
                 )
         check_trainable(module)
         return PerThread(module)
+
+    @cached_property
+    def allocator(self) -> Allocator:
+        """Where new members are made."""
+        return MEMORY
 
     @property
     def num_architectures(self) -> int:
@@ -190,13 +196,13 @@ class Task:
             return self.new_member(seeds.child(seed, "member", index, "start"), index)
 
         # In memory all networks are there at once; those that go to disk are drawn anew instead of being kept.
-        drawn = draw if offload.new_leaves_on_disk() else cache(draw)
+        drawn = draw if self.allocator.on_disk else cache(draw)
         first = drawn(0)[1]
         share = {name for name, _ in self.module.named_parameters() if name in first}
         for index in range(1, num_members if share else 0):
             buffers = drawn(index)[1]
             share = {name for name in share if torch.equal(buffers[name], first[name])}
-        return Members.gather(drawn, num_members, frozenset(share))
+        return Members.gather(drawn, num_members, frozenset(share), self.allocator)
 
     def forward(
         self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False, dropout: bool = False
@@ -275,6 +281,8 @@ class BoundTask(Task):
     """A few rows of the training inputs; a loaded ensemble has none."""
     network: PerThread = field(repr=False)
     """The network whose code is run, one for each thread."""
+    allocator: Allocator = field(default=MEMORY, repr=False)
+    """Where new members, what methods keep beside them and gradients are made."""
 
     @cached_property
     def ends(self) -> Ends | None:

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from bayesemble.core import offload
 from bayesemble.core.errors import CheckpointError, SettingError, TrainingError
 from bayesemble.core.members import State
-from bayesemble.core.offload import Store
+from bayesemble.core.offload import MEMORY, Allocator, Disk
 from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.choose import choose, wished
@@ -109,12 +108,13 @@ def fit(
         held_out.check_members(method.num_members)
 
     found = _find_checkpoint(checkpoint, resume)
-    store = None if offload is None else Store(offload)
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place, store)
+    allocator = MEMORY if offload is None else Disk(offload)
+    placed = replace(bound, allocator=allocator)
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place)
     if found is None:
-        run = _start(bound, method, source, executor, plan)
+        run = _start(placed, method, source, executor, plan)
     else:
-        run = _resume(found, bound, method, source, executor, plan)
+        run = _resume(found, placed, method, source, executor, plan)
     if record is not None:
         run = _with_recording(run, checkpoint)
     with (
@@ -127,7 +127,7 @@ def fit(
             run = _train_epoch(run, source, rows, plan, bar)
             if run.ensemble.recording is not None:
                 run.ensemble.recording.add(run.epoch, run.ensemble.state.members)
-            run = _validate(run, held_out, patience, keep_best, store)
+            run = _validate(run, held_out, patience, keep_best)
             if on_epoch is not None and on_epoch(run.ensemble.state, run.ensemble.history[-1]):
                 run = replace(run, stopped=True)
             bar.row(run.ensemble.history[-1])
@@ -139,7 +139,7 @@ def fit(
             run = _finish(run, source, plan)
             if checkpoint is not None and run.ensemble.state is not trained:
                 run.save(checkpoint, plan)
-    return replace(run.ensemble, state=_settled(run.best or run.ensemble.state, store))
+    return replace(run.ensemble, task=bound, state=_settled(run.best or run.ensemble.state, allocator))
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,6 @@ class _Plan:
     steps: int
     seed: int
     device: torch.device
-    store: Store | None = None
 
     @property
     def total_steps(self) -> int:
@@ -233,14 +232,14 @@ def _check_offload(
         raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
 
 
-def _settled(state: State, store: Store | None) -> State:
-    """The state on disk, if that is where it belongs, and nothing else beside it."""
-    return state if store is None else state.with_groups(store.settle(state.groups()))
+def _settled(state: State, allocator: Allocator) -> State:
+    """The state where it belongs, and on disk nothing else beside it."""
+    return state.with_groups(allocator.settle(state.groups()))
 
 
-def _kept(state: State, store: Store | None) -> State:
-    """A copy that training does not change, in memory or on disk."""
-    return state.clone() if store is None else state.with_groups(store.copy(state.groups(), "best"))
+def _kept(state: State, allocator: Allocator) -> State:
+    """A copy that training does not change."""
+    return state.with_groups(allocator.copy(state.groups(), "best"))
 
 
 def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | None:
@@ -255,8 +254,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
 
 
 def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan) -> _Run:
-    with offload.new_leaves(plan.store):
-        state = _settled(method.init(task, plan.seed).to(plan.device), plan.store)
+    state = _settled(method.init(task, plan.seed).to(plan.device), task.allocator)
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
 
     def stepper(executor: Executor) -> Callable[[], None]:
@@ -302,8 +300,8 @@ def _resume(
         raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
     if progress["epoch"] > plan.epochs:
         raise CheckpointError(f"the checkpoint is at epoch {progress['epoch']} already, epochs={plan.epochs} are over")
-    state = _settled(saved.state.to(plan.device), plan.store)
-    best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), plan.store)
+    state = _settled(saved.state.to(plan.device), task.allocator)
+    best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), task.allocator)
     loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
     ensemble = replace(saved, task=task, method=method, state=state)
     stopped = progress["stopped"]
@@ -316,8 +314,7 @@ def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan
     state, infos = ensemble.state, []
     for step, batch in enumerate(source.epoch(run.epoch, plan.batch_size, plan.seed, rows)):
         context = Context(ensemble.task, ensemble.executor, plan.clock(run.epoch, step))
-        with offload.gradients(plan.store):
-            state, info = ensemble.method.step(state, batch, context)
+        state, info = ensemble.method.step(state, batch, context)
         infos.append(info)
         bar.step(run.epoch + 1)
     row: Row = {"epoch": run.epoch + 1}
@@ -360,15 +357,13 @@ def _epoch_means(infos: list[Info], epoch: int) -> Row:
     return {key: torch.stack([info[key] for info in infos]).mean(0).tolist() for key in infos[0]}
 
 
-def _validate(
-    run: _Run, held_out: BatchSource | None, patience: int | None, keep_best: bool, store: Store | None
-) -> _Run:
+def _validate(run: _Run, held_out: BatchSource | None, patience: int | None, keep_best: bool) -> _Run:
     if held_out is None:
         return run
     loss = _validation_loss(run.ensemble, held_out)
     run.ensemble.history[-1]["validation_loss"] = loss
     if loss < run.best_loss:
-        best = _kept(run.ensemble.state, store) if keep_best or patience is not None else None
+        best = _kept(run.ensemble.state, run.ensemble.task.allocator) if keep_best or patience is not None else None
         return replace(run, best=best, best_loss=loss, best_epoch=run.epoch)
     return replace(run, stopped=patience is not None and run.epoch - run.best_epoch >= patience)
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import bayesemble as be
 from bayesemble.core.members import Members, State
-from bayesemble.core.offload import Store, new_leaves
+from bayesemble.core.offload import Disk
 from bayesemble.methods.along_training import kept_networks
 
 
@@ -85,8 +85,7 @@ def test_slots_have_a_member_axis_so_that_some_members_can_be_kept(generator):
 
 def test_room_can_lie_on_disk(generator, tmp_path):
     members = some_members(generator)
-    with new_leaves(Store(tmp_path)):
-        state = State(members, kept_networks.make(members, 2))
+    state = State(members, kept_networks.make(members, 2, Disk(tmp_path)))
     kept_networks.put(state, 1)
     assert (tmp_path / f"{kept_networks.NETWORKS}.safetensors").is_file()
     assert torch.equal(kept_networks.networks(state).params["weight"], members.params["weight"])

@@ -26,6 +26,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError
 from bayesemble.core.members import Members, State
+from bayesemble.core.offload import Allocator
 from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.methods.along_training import kept_networks
@@ -76,7 +77,7 @@ class HMC(Method):
             raise ModelError(f"each chain samples all parameters itself, but {', '.join(sorted(together))} is shared")
         scales = {name: task.scales.get(name, 1.0) for name in members.params}
         prior = {name: torch.full_like(leaf, scales[name] ** 2) for name, leaf in members.params.items()}
-        return State(members, _slots(self, members, flatten(prior)[0].double()))
+        return State(members, _slots(self, members, flatten(prior)[0].double(), task.allocator))
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """One transition of all chains."""
@@ -85,7 +86,7 @@ class HMC(Method):
 
         def pull(position: Tensor) -> tuple[Tensor, Tensor]:
             at = replace(members, params=unflatten(position, members.params))
-            values, gradients = context.executor.gradients(task.mean_log_likelihood, at, batch, None)
+            values, gradients = context.gradients(at, batch)
             return values, flatten(task.log_joint_gradient(gradients, at.params))
 
         def energy(values: Tensor, position: Tensor, momentum: Tensor) -> Tensor:
@@ -263,7 +264,7 @@ def _settle(pull: Pull, position: Tensor, members: Members) -> None:
             return
 
 
-def _slots(method: HMC, members: Members, variance: Tensor) -> dict[str, Leaves]:
+def _slots(method: HMC, members: Members, variance: Tensor, allocator: Allocator) -> dict[str, Leaves]:
     """What is kept beside the positions: adaptation, counts, and room for the draws."""
 
     def zeros(*shape: int) -> Tensor:
@@ -282,5 +283,5 @@ def _slots(method: HMC, members: Members, variance: Tensor) -> dict[str, Leaves]
         "mass": {"inverse": variance},
         "window": {"count": zeros(), "mean": torch.zeros_like(variance), "squares": torch.zeros_like(variance)},
         "sampling": {"transitions": zeros(), "acceptance": zeros(chains), "divergent": zeros(chains)},
-        **kept_networks.make(members, method.num_draws),
+        **kept_networks.make(members, method.num_draws, allocator),
     }

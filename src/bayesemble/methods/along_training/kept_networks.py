@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 
-from bayesemble.core import offload
 from bayesemble.core.errors import TrainingError
 from bayesemble.core.members import Members, State
+from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Leaves
 
 # Names of slots.
@@ -31,12 +31,12 @@ class Moment(NamedTuple):
     """Whether noise is added."""
 
 
-def make(members: Members, num: int) -> dict[str, Leaves]:
+def make(members: Members, num: int, allocator: Allocator = MEMORY) -> dict[str, Leaves]:
     """Slots with room for `num` networks of each member."""
     own = {name: leaf for name, leaf in _leaves(members).items() if name not in members.shared}
     wide = {name: leaf.unsqueeze(1).expand(-1, num, *leaf.shape[1:]) for name, leaf in own.items()}
     filled = torch.zeros(members.num_members, num, dtype=torch.bool)
-    return {NETWORKS: offload.zeros_like(wide, NETWORKS), FILLED: {"filled": filled}}
+    return {NETWORKS: allocator.zeros_like(wide, NETWORKS), FILLED: {"filled": filled}}
 
 
 def put(state: State, index: int) -> None:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bayesemble.core import offload, seeds
+from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Clock, Info, Leaves
@@ -80,9 +80,9 @@ class CyclicalSGMCMC(Method):
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the chains where networks start, at rest."""
         members = task.new_members(self.num_members, seed)
-        slots = kept_networks.make(members, self.cycles * self.samples_per_cycle)
+        slots = kept_networks.make(members, self.cycles * self.samples_per_cycle, task.allocator)
         if self.sampler == "sghmc":
-            slots[_VELOCITY] = offload.zeros_like(members.params, _VELOCITY)
+            slots[_VELOCITY] = task.allocator.zeros_like(members.params, _VELOCITY)
         return State(members, slots)
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:

@@ -50,7 +50,7 @@ class Snapshot(GradientMethod):
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
         state = super().init(task, seed)
-        return State(state.members, state.slots | kept_networks.make(state.members, self.snapshots))
+        return State(state.members, state.slots | kept_networks.make(state.members, self.snapshots, task.allocator))
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint, at the rate of the cycle, and keep it if that was lowest."""

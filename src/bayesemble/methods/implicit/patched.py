@@ -167,7 +167,7 @@ class Patched(GradientMethod):
                 "assignment='network' set rate=0",
             )
             slots[BUFFERS_SLOT] = {name: torch.stack([leaf] * self.components, 1) for name, leaf in own.items()}
-        return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots))))
+        return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots)), task.allocator))
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Draw networks; their gradients, and the prior, move the components that they were made of."""

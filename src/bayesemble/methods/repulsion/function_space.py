@@ -91,7 +91,7 @@ def step(
 
     random = context.random_seeds(members)
     function = _member_function(method, task, points)
-    direction = task.data_gradient(executor.coupled_gradients(function, couple, members, batch, random))
+    direction = task.data_gradient(executor.coupled_gradients(function, couple, members, batch, random, task.allocator))
     if not method.function_prior:
         task.add_prior_gradient(direction, members.params, factor=factor)
     state = method.ascend(interacting.keep_estimate(state, found) if measure else state, direction, context)

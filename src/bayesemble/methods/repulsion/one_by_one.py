@@ -20,7 +20,7 @@ from bayesemble.task.task import BoundTask
 def init(method: InteractingMethod, task: BoundTask, seed: int) -> State:
     """Start all members, with the optimiser of one."""
     members = method.new_members(task, seed)
-    return State(members, method.make_optimizer().init(members.part(0, 1).params))
+    return State(members, method.make_optimizer().init(members.part(0, 1).params, task.allocator))
 
 
 def step(method: InteractingMethod, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
