@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesemble.core.files import replacing, write_json, write_text
+from bayesemble.core.files import json_text, replacing, write_json, write_text
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
@@ -20,6 +20,15 @@ def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path):
 def test_json_is_read_back(tmp_path):
     write_json(tmp_path / "a.json", {"b": [1, 2.5, None]})
     assert json.loads((tmp_path / "a.json").read_text()) == {"b": [1, 2.5, None]}
+
+
+def test_json_is_strict(tmp_path):
+    nan, inf = float("nan"), float("inf")
+    content = {"a": [1.5, nan, (inf, -inf)], "b": {"c": inf, "d": "NaN"}, "e": True}
+    strict = {"a": [1.5, None, [None, None]], "b": {"c": None, "d": "NaN"}, "e": True}
+    write_json(tmp_path / "a.json", content)
+    for text in ((tmp_path / "a.json").read_text(), json_text(content), json_text(content, indent=None)):
+        assert json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON")) == strict
 
 
 def test_what_cannot_be_written_leaves_the_old_file(tmp_path):

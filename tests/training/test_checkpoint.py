@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import shutil
 import stat
@@ -70,6 +71,18 @@ def test_only_the_newest_checkpoint_is_kept(tmp_path):
     quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, epochs=3)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000003"]
     assert sorted(path.name for path in tmp_path.glob("*/*")) == sorted(FILES)
+
+
+def test_a_history_that_is_not_finite_is_strict_json_and_comes_back_undefined(tmp_path):
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
+    ensemble.history[-1] |= {"loss": [1.5, math.inf], "validation_loss": -math.inf}
+    ensemble.save(tmp_path)
+    (text,) = (path.read_text() for path in tmp_path.glob("*/history.jsonl"))
+    assert "Infinity" not in text
+    row = be.load(tmp_path, small_mlp).history[-1]
+    assert row["loss"][0] == 1.5
+    assert math.isnan(row["loss"][1])
+    assert math.isnan(row["validation_loss"])
 
 
 def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, monkeypatch):

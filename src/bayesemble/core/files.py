@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -48,4 +49,17 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON, whole or not at all."""
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    write_text(path, json_text(content) + "\n")
+
+
+def json_text(content: Any, indent: int | None = 2) -> str:
+    """JSON that every reader takes: numbers that are infinite or undefined, which it does not know, become null."""
+    return json.dumps(_finite(content), indent=indent, allow_nan=False)
+
+
+def _finite(content: Any) -> Any:
+    if isinstance(content, float):
+        return content if math.isfinite(content) else None
+    if isinstance(content, dict):
+        return {key: _finite(value) for key, value in content.items()}
+    return [_finite(value) for value in content] if isinstance(content, list | tuple) else content

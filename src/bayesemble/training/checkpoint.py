@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -25,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import WRITING, flush, replacing
+from bayesemble.core.files import WRITING, flush, json_text, replacing
 from bayesemble.core.members import Members, State
 
 RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.jsonl", "manifest.json"
@@ -87,7 +88,7 @@ def read(folder: str | Path) -> Checkpoint:
     _verify(newest)
     run = _parse(newest / RUN, (newest / RUN).read_text(encoding="utf-8"))
     lines = (newest / HISTORY).read_text(encoding="utf-8").splitlines()
-    history = [_parse(newest / HISTORY, line) for line in lines]
+    history = [{name: _numbers(value) for name, value in _parse(newest / HISTORY, line).items()} for line in lines]
     try:
         tensors = load_file(newest / TENSORS)
     except (SafetensorError, OSError, ValueError) as error:
@@ -102,13 +103,14 @@ def read(folder: str | Path) -> Checkpoint:
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     run = checkpoint.run | {"shared": sorted(checkpoint.state.members.shared)}
-    (folder / RUN).write_text(json.dumps(run, indent=2) + "\n", encoding="utf-8")
-    (folder / HISTORY).write_text("".join(json.dumps(row) + "\n" for row in checkpoint.history), encoding="utf-8")
+    (folder / RUN).write_text(json_text(run) + "\n", encoding="utf-8")
+    rows = "".join(json_text(row, indent=None) + "\n" for row in checkpoint.history)
+    (folder / HISTORY).write_text(rows, encoding="utf-8")
     tensors = _flatten(checkpoint.state, "state") | (_flatten(checkpoint.best, "best") if checkpoint.best else {})
     save_file(tensors, folder / TENSORS)
     os.chmod(folder / TENSORS, (folder / RUN).stat().st_mode)  # save_file ignores the umask
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
-    (folder / MANIFEST).write_text(json.dumps({"format": 1, "files": files}, indent=2) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(json_text({"format": 1, "files": files}) + "\n", encoding="utf-8")
 
 
 _FILES = (RUN, TENSORS, HISTORY)
@@ -170,6 +172,11 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is damaged: a JSON object was expected, got {type(value).__name__}")
     return value
+
+
+def _numbers(value: Any) -> Any:
+    """Numbers of a history; JSON has null for those that are not finite."""
+    return [_numbers(item) for item in value] if isinstance(value, list) else math.nan if value is None else value
 
 
 def _all(root: Path) -> list[Path]:

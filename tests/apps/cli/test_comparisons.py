@@ -1,6 +1,7 @@
 import io
 import json
 
+import pytest
 from rich.console import Console
 
 import bayesemble
@@ -82,6 +83,17 @@ def test_predictions_made_elsewhere_are_scored(call, tmp_path):
     code, _, err = call("score", tmp_path / "missing.csv")
     assert code == 1
     assert "is not a file" in err
+
+
+@pytest.mark.parametrize(
+    "rows", ["target,p_a,p_b\na,0,1\nb,0,1\n", "target,mean,std\n10,0,1e-300\n"], ids=["classes", "numbers"]
+)
+def test_infinite_scores_are_null_in_json(call, tmp_path, rows):
+    (tmp_path / "own.csv").write_text(rows)
+    code, out, _ = call("score", tmp_path / "own.csv", "--json")
+    assert code == 0
+    found = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert found["nll"] is None
 
 
 def test_the_widest_table_fits_into_eighty_columns():

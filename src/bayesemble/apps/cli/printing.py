@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -10,6 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from bayesemble.core.files import json_text
 
 out = Console()
 err = Console(stderr=True)
@@ -35,7 +36,7 @@ def say_notes(notes: Sequence[str]) -> None:
 
 def say_json(value: Any) -> None:
     """Print a result for machines."""
-    print(json.dumps(value, indent=2))
+    print(json_text(value))
 
 
 def show(rows: list[dict[str, str]], as_json: bool) -> None:

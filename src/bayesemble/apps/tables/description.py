@@ -113,10 +113,10 @@ def read_description(folder: Path) -> Description:
             schema,
             values["network"],
             values["baseline"],
-            None if evaluation is None else Evaluation(**evaluation),
+            None if evaluation is None else Evaluation.from_json(evaluation),
             values["stretch"],
         )
-    except (KeyError, TypeError, BayesembleError) as error:
+    except (KeyError, TypeError, AttributeError, BayesembleError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
 
 

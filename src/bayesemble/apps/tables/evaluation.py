@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +27,12 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         validate(self)
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Evaluation:
+        """Read what `to_json` gave, from a file that holds null for scores that are not finite."""
+        scores = {name: math.nan if value is None else value for name, value in values["scores"].items()}
+        return Evaluation(**values | {"scores": scores})
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that JSON can hold, without those that do not apply."""
