@@ -51,7 +51,7 @@ def test_the_deep_perceptron_of_the_paper():
 
 def test_masks_have_no_parameters_of_their_own():
     assert counted(small_mlp, be.Dropout()) == (58, "2^12")  # 4 units enter the first layer, 8 the second
-    assert counted(small_mlp, be.DropConnect()) == (58, "2^58")
+    assert counted(small_mlp, be.DropConnect()) == (58, "2^48")  # all but 8 + 2 biases
     assert counted(small_mlp, be.Dropout(rate=0.0)) == (58, "1")
     assert counted(dropout_mlp, be.MCDropout(num_members=2))[0] == 2 * counted(dropout_mlp, be.MCDropout())[0]
 

@@ -94,6 +94,18 @@ def test_dropout_leaves_out_columns_and_dropconnect_elements():
     assert ensemble.predict(x).probs.isfinite().all()
 
 
+@pytest.mark.parametrize("select", ["not norm", "all", "output"])
+@pytest.mark.parametrize("kind", [be.Dropout, be.DropConnect])
+def test_biases_are_never_left_out(kind, select):
+    """The published table of the family: a bias has one component (K_j = 1), and none that is zero."""
+    ensemble = quick_fit(task(), table(), kind(rate=0.5, select=select))
+    drawn, trained = ensemble.draw(30), ensemble.state.members.params
+    assert (drawn.params["3.weight"] == 0).any()
+    for name in ("0.bias", "1.bias", "3.bias"):
+        assert name in drawn.shared
+        assert torch.equal(drawn.params[name], trained[name][0])
+
+
 def test_noise_around_components_has_its_size():
     ensemble = quick_fit(task(), table(), be.EMP(components=1, sigma=0.5, select="output"))
     drawn = ensemble.draw(500).params["3.weight"] - ensemble.state.members.params["3.weight"]

@@ -35,7 +35,7 @@ def units_of(layer: nn.Module, name: str = "weight") -> int | None:
         with_head = nn.Sequential(layer, nn.Linear(2, 2))
     layers = {"0": [f"0.{name}"], "1": ["1.weight"]}
     return (
-        make_patches(with_head, layers, dict.fromkeys(["0.weight", "0.bias", "1.weight"], "unit"))
+        make_patches(with_head, layers, dict.fromkeys(["0.weight", "0.bias", "1.weight"], "unit"), with_zero=True)
         .get(f"0.{name}", Patch("none", 0, -1))
         .axis
     )
@@ -63,8 +63,20 @@ def test_units_enter_along_the_right_axis():
 def test_units_need_weights():
     with scoped(0):
         module = nn.Sequential(nn.Linear(3, 2))
-    with pytest.raises(SettingError, match="no selected layer has such weights"):
-        make_patches(module, {"0": ["0.bias"]}, {"0.bias": "unit"})
+    for kind in ("unit", "element"):
+        with pytest.raises(SettingError, match="no selected layer has weights"):
+            make_patches(module, {"0": ["0.bias"]}, {"0.bias": kind}, with_zero=True)
+
+
+@pytest.mark.parametrize("kind", ["layer", "element", "unit", "network"])
+@pytest.mark.parametrize("with_zero", [True, False])
+def test_a_bias_is_left_out_with_its_layer_or_network_alone(kind, with_zero):
+    with scoped(0):
+        module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    names = {"0": ["0.weight", "0.bias"], "1": ["1.weight", "1.bias"]}
+    found = make_patches(module, names, dict.fromkeys([*names["0"], *names["1"]], kind), with_zero=with_zero)
+    shared = {"0.bias", "1.bias"} if kind == "unit" or (kind == "element" and with_zero) else set()
+    assert {name for name, _ in module.named_parameters()} - found.keys() == shared
 
 
 PATCHES = {

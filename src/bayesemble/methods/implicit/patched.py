@@ -3,9 +3,10 @@
     W = sum_k 1[Z = k] * (M_k + sigma * noise),     Z = k with probability p_k
 
 The family holds Ensemble Model Patching (one Z per layer: K^layers networks), its element-wise form (one per number),
-dropout (one per unit, with a component that is zero), DropConnect (one per number, with such a component) and the
-explicit ensemble (one for the whole network). Leaves that are not selected are shared by all draws. The components M_k
-climb the evidence lower bound, one draw (or a few) of Z for each batch:
+dropout (one per unit, with a component that is zero), DropConnect (one per number of a weight, with such a component;
+biases are never left out by themselves) and the explicit ensemble (one for the whole network). Leaves that are not
+selected are shared by all draws. The components M_k climb the evidence lower bound, one draw (or a few) of Z for each
+batch:
 
     ELBO = N * E_Z[ mean log p(y | f(x; W)) ] - KL,     -KL = sum_k p_k log p(M_k) + entropy of Z + log p(shared leaves)
 
@@ -121,7 +122,7 @@ class Patched(GradientMethod):
             kinds = {name: self.assignment[wish] for wish in reversed(chosen) for name in chosen[wish]}
         missing = [name for name in names if name not in kinds]
         require(not missing, f"assignment says nothing of {', '.join(missing[:5])}, which select={self.select!r} means")
-        return make_patches(task.module, layers(task.module, names), kinds)
+        return make_patches(task.module, layers(task.module, names), kinds, with_zero=self.rate > 0)
 
     def extent(self, task: Task) -> Extent:
         """What a member has beside a plain network, and how many networks it stands for."""
@@ -313,14 +314,14 @@ class Dropout(Patched):
 
 @dataclass(frozen=True, kw_only=True)
 class DropConnect(Patched):
-    """DropConnect: every number of a chosen layer is left out by itself."""
+    """DropConnect: every number of a chosen layer's weights is left out by itself; biases never are."""
 
     components: int = setting(1, "number of learned components of each chosen leaf", least=1)
     assignment: str | dict[str, str] = setting(
         "element", "what shares a draw: nothing, every number has its own", choices=KINDS
     )
     rate: float = setting(0.1, "probability that a number is left out", within="[0, 1)")
-    select: Wish = setting("not norm", "layers whose numbers are left out")
+    select: Wish = setting("not norm", "layers whose numbers (but biases) are left out")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,32 +72,41 @@ Patches = dict[str, Patch]
 """Patches by the name of the leaf."""
 
 
-def make_patches(module: nn.Module, layers: dict[str, list[str]], kinds: dict[str, str]) -> Patches:
+def make_patches(module: nn.Module, layers: dict[str, list[str]], kinds: dict[str, str], *, with_zero: bool) -> Patches:
     """Say how the chosen leaves are assigned.
+
+    A bias is never left out by itself: where one component of single elements is zero, and where units are left out,
+    biases are shared by all draws.
 
     Args:
         module: The network.
         layers: Names of the chosen leaves of each layer.
         kinds: The kind of assignment of each leaf.
+        with_zero: Whether one more component is zero.
     """
     patches = {}
     for number, (layer, names) in enumerate(layers.items()):
         for name in names:
-            kind = kinds[name]
-            axis = (
-                _axis_of_units(module.get_submodule(layer), name, module.get_parameter(name)) if kind == "unit" else 0
-            )
-            if axis is not None:
+            kind, leaf = kinds[name], module.get_parameter(name)
+            if not _is_never_left_out(name, leaf, kind, with_zero):
+                axis = _axis_of_units(module.get_submodule(layer), leaf) if kind == "unit" else 0
                 patches[name] = Patch(kind, 0 if kind == "network" else number, axis)
     if not patches:
-        raise SettingError("assignment='unit' drops units that enter a layer, and no selected layer has such weights")
+        raise SettingError(
+            "units and single numbers of weights are left out, never biases, and no selected layer has weights; "
+            "select others"
+        )
     return patches
 
 
-def _axis_of_units(layer: nn.Module, name: str, leaf: Tensor) -> int | None:
-    """Along which axis of a leaf the units lie that enter the layer; None for a bias, which no unit enters."""
-    if "bias" in name.rpartition(".")[2] or leaf.dim() == 0:
-        return None
+def _is_never_left_out(name: str, leaf: Tensor, kind: str, with_zero: bool) -> bool:
+    """Whether a leaf is shared although it was chosen: no unit enters a bias, nor a leaf without axes."""
+    is_bias = "bias" in name.rpartition(".")[2]
+    return (is_bias or leaf.dim() == 0) if kind == "unit" else (is_bias and kind == "element" and with_zero)
+
+
+def _axis_of_units(layer: nn.Module, leaf: Tensor) -> int:
+    """Along which axis of a weight the units lie that enter the layer."""
     if isinstance(layer, nn.Embedding) or leaf.dim() == 1:  # words; channels of a norm layer
         return 0
     transposed = isinstance(layer, nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d)
