@@ -3,6 +3,7 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.errors import SettingError
+from bayesemble.execute.schedules import Step
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 
@@ -44,9 +45,9 @@ def test_without_repulsion_the_first_member_is_map():
 
 def test_each_member_has_a_clock_of_its_own():
     """Without repulsion and chance, three in turn are three at once: each begins its schedule anew."""
-    task, options = be.Task(small_mlp, be.Categorical()), {"batch_size": None}
-    at_once = quick_fit(task, table(), be.DeepEnsemble(num_members=3, schedule="cosine"), epochs=4, **options)
-    method = be.Repulsive(num_members=3, sequential=True, repulsion=0.0, schedule="cosine")
+    task, options, falling = be.Task(small_mlp, be.Categorical()), {"batch_size": None}, Step(at=(0.5,), factor=0.1)
+    at_once = quick_fit(task, table(), be.DeepEnsemble(num_members=3, schedule=falling), epochs=4, **options)
+    method = be.Repulsive(num_members=3, sequential=True, repulsion=0.0, schedule=falling)
     in_turn = quick_fit(task, table(), method, epochs=12, **options)
     assert largest_difference(all_leaves(at_once), all_leaves(in_turn)) < 1e-6
 
