@@ -21,7 +21,7 @@ LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))
 class Reliability:
     """Confidence and accuracy by bins of confidence; bins that hold too few rows are left out.
 
-    Shape: all `(bin,)`.
+    Shape: all `(bin,)`, but the number of rows.
     """
 
     confidence: Tensor
@@ -29,6 +29,8 @@ class Reliability:
     count: Tensor
     index: Tensor
     """Which of the bins these are, counted from 0."""
+    num_rows: int
+    """How many rows there were, with those of the bins that are left out."""
 
     @property
     def gap(self) -> Tensor:
@@ -71,7 +73,8 @@ def reliability(
         bins: Number of bins.
         scheme: "width" for bins of equal width on [0, 1], "mass" for bins of equal numbers of rows.
         closed: Which end of a bin belongs to it, "right" or "left"; confidence 1 is always in the last bin.
-        min_count: Bins with fewer rows are dropped, and their rows count nowhere.
+        min_count: Bins with fewer rows are dropped. Errors take them for bins without a gap: their rows stay in the
+            number of all rows, which sums over bins are divided by.
     """
     confidence, choice = predictive.probs.double().max(-1)
     return _table(confidence, choice == predictive.labels(targets), bins, scheme, closed, min_count)
@@ -79,6 +82,8 @@ def reliability(
 
 def expected_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:
     """Mean gap between confidence and accuracy over bins, weighted by their rows (ECE). Lower is better.
+
+        sum_b n_b / n * |accuracy_b - confidence_b|,    n the number of all rows, whatever bins `min_count` drops
 
     It is biased upwards for few rows and depends on the binning, see `reliability`. A model that always says the
     base rate is perfectly calibrated: read it beside a proper score.
@@ -155,7 +160,8 @@ def debiased_calibration_error(predictive: ClassPredictive, targets: Any, **binn
     A perfectly calibrated model has gaps too, because accuracies of few rows scatter: in a bin of n rows the squared
     gap is too large by about accuracy * (1 - accuracy) / n. Here that is taken off, so that models may be compared on
     different numbers of rows. The result is noisy near 0, where a negative sum is set to 0. What happens inside a bin
-    stays unseen, as with all bins. A bin with a single row tells nothing of its scatter and is dropped.
+    stays unseen, as with all bins. A bin with a single row tells nothing of its scatter and is dropped; n counts the
+    rows of the bins that are kept.
 
         sqrt( max(0, sum_b n_b / n * ( gap_b^2 - accuracy_b (1 - accuracy_b) / (n_b - 1) )) )
 
@@ -164,8 +170,10 @@ def debiased_calibration_error(predictive: ClassPredictive, targets: Any, **binn
     binning = binning | {"min_count": max(2, binning.get("min_count", 2))}
     table = reliability(predictive, targets, **binning)
     scatter = table.accuracy * (1 - table.accuracy) / (table.count - 1)
-    squared = _mean_over_rows(table.gap.square() - scatter, table)
-    return squared if math.isnan(squared) else math.sqrt(max(0.0, squared))
+    if not len(table.count):
+        return float("nan")
+    squared = ((table.gap.square() - scatter) * table.count).sum() / table.count.sum()
+    return math.sqrt(max(0.0, float(squared)))
 
 
 def pit(predictive: RealPredictive, targets: Any, generator: torch.Generator | None = None) -> Tensor:
@@ -244,7 +252,8 @@ def _table(
     count = torch.bincount(index, minlength=bins)
     kept = count >= max(min_count, 1)
     sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, part)[kept] for part in (probability, happened)]
-    return Reliability(sums[0] / count[kept], sums[1] / count[kept], count[kept], torch.arange(bins)[kept])
+    confidence, accuracy = (part / count[kept] for part in sums)
+    return Reliability(confidence, accuracy, count[kept], torch.arange(bins)[kept], len(index))
 
 
 def _width_index(probability: Tensor, bins: int, closed: str) -> Tensor:
@@ -259,8 +268,8 @@ def _mass_index(probability: Tensor, bins: int) -> Tensor:
 
 
 def _mean_over_rows(values: Tensor, table: Reliability) -> float:
-    """Mean over bins, weighted by their rows; not a number where no bin is left."""
-    return float((values * table.count).sum() / table.count.sum()) if len(table.count) else float("nan")
+    """Mean over all rows, those of dropped bins being 0; not a number where no bin is left."""
+    return float((values * table.count).sum() / table.num_rows) if len(table.count) else float("nan")
 
 
 def _jump(predictive: RealPredictive, targets: Any) -> tuple[Tensor, Tensor]:

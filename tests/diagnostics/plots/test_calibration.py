@@ -57,7 +57,7 @@ def test_methods_share_one_axes_and_one_diagonal():
 
 def test_a_table_without_bins_draws_the_diagonal_alone():
     nothing = torch.zeros(0, dtype=torch.float64)
-    ax = plot_reliability(metrics.Reliability(nothing, nothing, nothing, nothing.long()))
+    ax = plot_reliability(metrics.Reliability(nothing, nothing, nothing, nothing.long(), 0))
     ax.figure.canvas.draw()
     assert drawn(ax, "reference")
 
