@@ -30,7 +30,7 @@ class Linear:
         self.task = be.Task(lambda: nn.Linear(4, 1, bias=False).double(), be.Gaussian(0.5), num_data=num_data)
 
     def fitted(self, method: be.Subspace) -> be.Ensemble:
-        return quick_fit(self.task, (self.x, self.y), method, epochs=30, batch_size=20, executor="vmap")
+        return quick_fit(self.task, (self.x, self.y), method, epochs=60, batch_size=40, executor="vmap")
 
     def posterior(self, ensemble: be.Ensemble, member: int) -> tuple[torch.Tensor, torch.Tensor]:
         method, slots = ensemble.method, ensemble.state.slots
@@ -66,7 +66,7 @@ def test_the_fitted_gaussian_has_the_mean_and_the_conditional_widths():
     """The best diagonal Gaussian for a Gaussian has its mean and the inverse of the diagonal of its precision."""
     problem = Linear(num_data=120)
     method = small(
-        inference="vi", draws=3000, vi_epochs=300, vi_rate=0.05, std=30.0, temperature=20.0, learning_rate=0.05
+        inference="vi", draws=3000, vi_epochs=600, vi_rate=0.05, std=30.0, temperature=20.0, learning_rate=0.05
     )
     ensemble = problem.fitted(method)
     points = ensemble.state.slots["subspace_points"]["points"][0]
