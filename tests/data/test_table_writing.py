@@ -1,5 +1,6 @@
 import datetime
 import importlib.util
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayesemble.core.errors import DataError
+from bayesemble.data.cells import is_number
 from bayesemble.data.table_files import read_rows
 from bayesemble.data.table_writing import write_rows
 
@@ -76,6 +78,27 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 NAMES = st.lists(TEXTS.map(str.strip).filter(bool), min_size=1, max_size=5, unique=True)
 
 
+def with_apostrophe(value):
+    """What is written for a value: a text that a spreadsheet would run has an apostrophe before it."""
+    risky = isinstance(value, str) and re.match(r"[=+\-@\t\r]", value) and not is_number(value)
+    return f"'{value}" if risky else value
+
+
+FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd", "@SUM(A1)", "\t=1", "\r=1", "-", "+49 30 1", "-1e5x"]
+NUMBERS = ["-1", "+2.5", "-1,5", "-1.234,5", "-1e-5", "+1,000.25"]
+
+
+def test_texts_that_a_spreadsheet_would_run_are_made_inert_and_numbers_are_not(tmp_path):
+    plain = ["a=b", "x-1", " =1", "'=1", ""]
+    texts = [*FORMULAS, *NUMBERS, *plain]
+    rows = [[text, -1.5, np.float32(-2), -3, Decimal(-4)] for text in texts]
+    write_rows(tmp_path / "out.csv", ["=name", "-1", "c", "d", "e"], rows)
+    found = columns(tmp_path / "out.csv")
+    assert list(found) == ["'=name", "-1", "c", "d", "e"]
+    assert found["'=name"] == [*(f"'{text}" for text in FORMULAS), *NUMBERS, *plain]
+    assert [set(found[name]) for name in ("-1", "c", "d", "e")] == [{"-1.5"}, {"-2.0"}, {"-3"}, {"-4"}]
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data(), NAMES, st.integers(1, 6), st.integers(1, 4))
 def test_texts_and_numbers_come_back_from_a_csv(tmp_path_factory, data, names, count, at_once):
@@ -84,7 +107,7 @@ def test_texts_and_numbers_come_back_from_a_csv(tmp_path_factory, data, names, c
     path = tmp_path_factory.getbasetemp() / "round.csv"
     write_rows(path, names, rows)
     found = columns(path, at_once)
-    assert list(found) == names
-    for index, name in enumerate(names):
-        values = [row[index] for row in rows]
+    assert list(found) == [with_apostrophe(name) for name in names]
+    for index, name in enumerate(found):
+        values = [with_apostrophe(row[index]) for row in rows]
         assert [type(value)(cell) for value, cell in zip(values, found[name], strict=True)] == values

@@ -124,6 +124,12 @@ def is_parquet(path: Path) -> bool:
     return path.suffix.lower() in (".parquet", ".pq")
 
 
+def has_table_name(path: Path) -> bool:
+    """Whether the name is one that tables usually have."""
+    ending = path.with_suffix("").suffix if path.suffix.lower() == ".gz" else path.suffix
+    return is_parquet(path) or ending.lower() in (".csv", ".tsv", ".txt")
+
+
 def check_header(path: Path, header: Sequence[str], nameless: bool = False) -> list[str]:
     """The names of the columns without spaces around them; refused unless each has one of its own, but perhaps one."""
     names = [name.strip() for name in header]

@@ -13,13 +13,17 @@ from typing import IO, cast
 
 from bayesemble.core.errors import DataError
 from bayesemble.core.files import replacing
+from bayesemble.data.cells import is_number
 from bayesemble.data.table_files import as_text, check_header, find_arrow, is_parquet
+
+_STARTS_OF_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_rows(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Write a table as CSV, compressed if the name ends in .gz, or as Parquet if it ends in .parquet.
 
-    The file appears under its name when it is complete; if anything goes wrong, what was there before stays.
+    The file appears under its name when it is complete; if anything goes wrong, what was there before stays. In CSV, an
+    apostrophe stands before texts that a spreadsheet would run as formulas.
     """
     target = Path(path)
     names = check_header(target, header)
@@ -45,11 +49,17 @@ def _write_csv(path: Path, file: IO[bytes], names: list[str], rows: Iterator[Seq
         text = io.TextIOWrapper(file, "utf-8", newline="")
         stack.callback(text.detach)
         # All names in quotes: signs in them are never taken for the delimiter.
-        csv.writer(text, quoting=csv.QUOTE_ALL).writerow(names)
+        csv.writer(text, quoting=csv.QUOTE_ALL).writerow(map(_inert, names))
         writer = csv.writer(text)
         for number, row in enumerate(rows, 2):
             where = f"{path}, row {number}"
-            writer.writerow([as_text(value, where) for value in row])
+            cells = ((value, as_text(value, where)) for value in row)
+            writer.writerow([_inert(cell) if isinstance(value, str) else cell for value, cell in cells])
+
+
+def _inert(text: str) -> str:
+    """A text that no spreadsheet runs as a formula: an apostrophe stands before it, unless it is a number."""
+    return f"'{text}" if text.startswith(_STARTS_OF_FORMULAS) and not is_number(text) else text
 
 
 def _write_parquet(path: Path, file: IO[bytes], names: list[str], rows: Iterator[Sequence[object]]) -> None:

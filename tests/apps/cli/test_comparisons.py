@@ -49,10 +49,10 @@ def test_an_earlier_comparison_is_repeated_from_its_results(call, tmp_path):
     options = ["--data", "wine", "--methods", "map,deep_ensemble:weight_decay=0.1", "--epochs", "3", "--rows", "60"]
     options += ["--seeds", "1", "--batch-size", "32", "--jobs", "1"]
     code, out, err = call("compare", *options, "--out", tmp_path / "one")
-    assert code == 0, err
+    assert code == 1, err
     assert "deep_ensemble:weight_decay=0.1: failed: weight_decay=0.1 and the prior" in out
     config = ["--config", tmp_path / "one" / "results.json", "--jobs", "1", "--json"]
-    assert call("compare", *config, "--out", tmp_path / "two")[0] == 0
+    assert call("compare", *config, "--out", tmp_path / "two")[0] == 1
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     assert two["command"] == one["command"]
     assert [row["scores"] for row in two["results"]] == [row["scores"] for row in one["results"]]
@@ -68,6 +68,14 @@ def test_a_comparison_in_which_nothing_worked_ends_with_an_error_code(call, tmp_
     assert code == 1
     assert "would both shrink the weights" in json.loads(out)[0]["failure"]
     assert "failed: weight_decay=0.1" in err
+
+
+def test_a_comparison_in_which_a_method_failed_ends_with_an_error_code_and_its_report(call, tmp_path):
+    options = ["--data", "wine", "--methods", "deep_ensemble:weight_decay=0.1,map", "--epochs", "1", "--seeds", "1"]
+    code, out, _ = call("compare", *options, "--jobs", "1", "--out", tmp_path)
+    assert code == 1
+    assert "failed: weight_decay=0.1" in out
+    assert "would both shrink the weights" in (tmp_path / "report.html").read_text()
 
 
 def test_predictions_made_elsewhere_are_scored(call, tmp_path):

@@ -18,6 +18,7 @@ from bayesemble.apps.compare.job import score_run
 from bayesemble.apps.compare.request import read_request
 from bayesemble.apps.compare.results import Comparison
 from bayesemble.apps.compare.source import open_run
+from bayesemble.apps.report.comparison import comparison_page
 from comparisons import compared
 
 
@@ -116,6 +117,13 @@ def test_a_method_that_fails_is_a_row_with_its_reason_and_the_rest_goes_on(tmp_p
     assert Comparison.read(tmp_path) == found
 
 
+def test_results_of_somebody_else_are_not_replaced(tmp_path):
+    (tmp_path / "results.json").write_text('{"mine": 1}')
+    with pytest.raises(be.CheckpointError, match="does not hold a comparison"):
+        compared("wine", "map", members=2, epochs=1, seeds=1, out=tmp_path)
+    assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
+
+
 def test_a_budget_of_steps_trains_the_single_network_longer(tmp_path):
     options = {"members": 4, "epochs": 2, "seeds": 1, "budget": "steps", "out": tmp_path}
     found = compared("wine", "map,deep_ensemble,emp:num_members=1,training_draws=2", **options)
@@ -170,7 +178,14 @@ def test_a_killed_comparison_goes_on_to_the_result_of_an_undisturbed_one(tmp_pat
     finished = {path: path.stat().st_mtime_ns for path in broken.glob("runs/*/*/result.json")}
     assert 0 < len(finished) < 3, "the kill came in the middle"
     assert unfinished()
-    assert not (broken / "results.json").exists()
+    known = {result.run: result.failure for result in Comparison.read(broken).results}
+    assert len(known) == 3
+    reported = {run for run, failure in known.items() if failure is None}
+    assert reported <= {str(path.parent.relative_to(broken)) for path in finished}
+    assert all("the same command goes on" in failure for failure in known.values() if failure)
+    page = comparison_page(broken)
+    assert all(label in page for label in methods.split(","))
+    assert "of 3 finished" in page
     options = {"members": 2, "epochs": 120, "seeds": 1}
     resumed = compared("two_moons", methods, out=broken, **options)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished, "finished runs are not repeated"

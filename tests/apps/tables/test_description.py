@@ -116,6 +116,20 @@ def test_a_place_that_cannot_be_written_to(tmp_path, description):
         description.write(tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize("name", ["thesis.txt", TABLE, "checkpoint.pt"])
+def test_a_folder_with_files_of_somebody_else_is_left_alone(tmp_path, description, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(CheckpointError, match=rf"holds other files, such as {name}|table.json cannot be read"):
+        begin(tmp_path, description)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
+
+
+def test_a_folder_with_hidden_files_alone_counts_as_empty(tmp_path, description):
+    (tmp_path / ".gitkeep").touch()
+    begin(tmp_path, description)
+    assert read_description(tmp_path).request == description.request
+
+
 def test_a_run_that_is_there_has_to_be_the_same(tmp_path, description):
     begin(tmp_path, description)
     begin(tmp_path, replace(description, request=replace(description.request, seed=1)))  # nothing was trained yet

@@ -188,8 +188,29 @@ def test_what_cannot_be_honoured_is_refused(fitted, table, place):
             predict_table(fitted, table, place / "never.csv", **options)
     with pytest.raises(DataError, match="no columns 'none' to keep"):
         predict_table(fitted, table, place / "never.csv", keep=["none"])
-    with pytest.raises(SettingError, match="would replace"):
-        predict_table(fitted, table, table)
+
+
+def test_predictions_replace_neither_inputs_nor_files_of_a_run(fitted, table, place):
+    rows, linked = place / "rows.csv", place / "linked.csv"
+    shutil.copy(table, rows)
+    linked.symlink_to(rows)
+    files = [path for path in fitted.folder.rglob("*") if path.is_file()]
+    assert len(files) > 4
+    before = {path: path.read_bytes() for path in (table, rows, *files)}
+    refused = {
+        rows: "made from",
+        linked: "made from",
+        table: "trained on",
+        **dict.fromkeys(files, "no table by its name"),
+    }
+    for out, words in refused.items():
+        with pytest.raises(SettingError, match=f"would replace .*{words}"):
+            predict_table(fitted, rows, out)
+    assert {path: path.read_bytes() for path in before} == before
+    beside_the_run = fitted.folder / "predictions.csv"
+    for _ in range(2):
+        predict_table(fitted, rows, beside_the_run)  # predictions may be renewed
+    beside_the_run.unlink()
 
 
 @pytest.mark.parametrize("target", ["kind", "visits"])

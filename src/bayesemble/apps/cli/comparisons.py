@@ -71,7 +71,7 @@ def compare(
             _write_report([folder], folder / "report.html", as_json=False)
         except MissingExtraError as error:
             note(f"no report: {error}")
-    if all(result.failure for result in comparison.results):
+    if any(result.failure for result in comparison.results):
         raise typer.Exit(1)
 
 

@@ -16,11 +16,11 @@ from typing import Any
 from joblib import cpu_count
 
 from bayesemble.apps.compare.budget import Pace, epochs_for_steps, measure_pace, read_plan
-from bayesemble.apps.compare.job import ONE_THREAD, Job, executor_for
+from bayesemble.apps.compare.job import ONE_THREAD, Job, executor_for, failed
 from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.pool import Board, perform_all
 from bayesemble.apps.compare.request import Request, parse_methods
-from bayesemble.apps.compare.results import Comparison, Result
+from bayesemble.apps.compare.results import FILE, Comparison, Result
 from bayesemble.core.files import write_json
 from bayesemble.core.settings import require
 from bayesemble.data import Split
@@ -29,6 +29,7 @@ from bayesemble.execute.executor import thread_count
 from bayesemble.methods import DeepEnsemble, Method
 
 PLAN = "plan.json"
+_UNFINISHED = "it is not finished; the same command goes on with it"
 
 
 def compare(
@@ -42,7 +43,8 @@ def compare(
 ) -> Comparison:
     """Train every method with every seed and score it on held-out and on foreign data.
 
-    A method that fails is a result with its reason; it is tried again the next time.
+    A method that fails is a result with its reason; it is tried again the next time. `results.json` is written at the
+    start and after each run, so that what is finished can be reported at any time.
 
     Args:
         request: What to compare.
@@ -68,19 +70,24 @@ def compare(
         for seed in range(request.seeds)
         for label, method in methods.items()
     ]
+    if (root / FILE).is_file():
+        Comparison.read(root)  # a file of somebody else is not replaced
     for job in planned:
         job.source.check(job.folder)
+    known = {job.run: job.finished() or failed(job, _UNFINISHED) for job in planned}
+    comparison = Comparison(asdict(request), _described(request.data, split), list(known.values()))
+    comparison.write(root)
     with Board(planned, progress) as board:
 
         def tell(job: Job, result: Result) -> None:
             board.count()
+            known[job.run] = result
+            replace(comparison, results=list(known.values())).write(root)  # a killed comparison can be reported
             outcome = f"failed: {result.failure}" if result.failure else f"{result.cost['train_seconds']:.1f} s"
             say(f"{job.label}, seed {job.source.seed + 1} of {request.seeds}: {outcome}")
 
         results = perform_all(planned, jobs or cpu_count(), tell, plugins)
-    comparison = Comparison(asdict(request), _described(request.data, split), results)
-    comparison.write(root)
-    return comparison
+    return replace(comparison, results=results)
 
 
 def _described(data: str, split: Split) -> dict[str, Any]:

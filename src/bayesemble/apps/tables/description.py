@@ -121,7 +121,10 @@ def read_description(folder: Path) -> Description:
 
 
 def begin(folder: Path, description: Description) -> None:
-    """Write the description before training; if a run is there already, it has to be the same one."""
+    """Write the description before training; if a run is there already, it has to be the same one.
+
+    A folder with files of another kind is refused: a run has a folder of its own.
+    """
     if checkpoints.exists(folder):
         if not (folder / TABLE).is_file():
             raise CheckpointError(f"{folder} holds a run that is not of a table; choose another folder")
@@ -138,6 +141,13 @@ def begin(folder: Path, description: Description) -> None:
                 f"the rows of {description.request.file} are not those that the run in {folder} began with; "
                 "choose another folder"
             )
+    elif (folder / TABLE).is_file():
+        _read(folder / TABLE)  # of a run that was interrupted early, and not a file of somebody else
+    elif folder.is_dir() and (others := sorted(one.name for one in folder.iterdir() if one.name[0] != ".")):
+        raise CheckpointError(
+            f"{folder} holds other files, such as {others[0]}; a run needs a new folder or an empty one, "
+            f"for example {folder / 'run'}"
+        )
     description.write(folder)
 
 

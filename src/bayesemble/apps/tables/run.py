@@ -26,7 +26,7 @@ from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, 
 from bayesemble.core.settings import require
 from bayesemble.data.find_schema import find_schema
 from bayesemble.data.schema import Encoded, Schema, as_labels
-from bayesemble.data.table_files import Chunk, listed, read_rows, shown
+from bayesemble.data.table_files import Chunk, has_table_name, listed, read_rows, shown
 from bayesemble.data.table_writing import write_rows
 from bayesemble.diagnostics.diagnose import Diagnosis, diagnose
 from bayesemble.estimators.recipe import stretch_of, stretched, table_network, train
@@ -184,8 +184,7 @@ def predict_table(
         on_rows: Called with the number of rows after each part.
     """
     require(0 < level < 1, f"level is a probability between 0 and 1, got {level}")
-    if Path(out).resolve() == Path(file).resolve():
-        raise SettingError(f"the predictions would replace {file}, which they are made from; choose another name")
+    _check_out(Path(out), Path(file), run)
     header = ["row", *keep, *columns_of(run.schema), "unlike", "why"]
     if repeated := sorted({name for name in header if header.count(name) > 1}):
         raise SettingError(f"the columns {listed(repeated)} would be there twice; do not keep them")
@@ -220,6 +219,16 @@ def in_test(rows: Sequence[int], seed: int, share: float) -> npt.NDArray[np.bool
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (values ^ (values >> np.uint64(31))) / 2.0**64 < share
+
+
+def _check_out(out: Path, file: Path, run: TableRun) -> None:
+    """Refuse to replace what predictions are made from, and whatever is there that is no table."""
+    made_from = {"which they are made from": file, "which the run was trained on": Path(run.description.request.file)}
+    for words, path in made_from.items():
+        if out.resolve() == path.resolve() or (out.exists() and path.exists() and out.samefile(path)):
+            raise SettingError(f"the predictions would replace {path}, {words}; choose another name")
+    if out.is_file() and not has_table_name(out):
+        raise SettingError(f"the predictions would replace {out}, which is no table by its name; choose another name")
 
 
 # --- rows ---
