@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -27,16 +26,7 @@ from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.progress import Progress
 from bayesemble.training.recording import FOLDER, Recording
-
-_PROGRESS = {
-    "epoch",
-    "epochs",
-    "batch_size",
-    "best_loss",
-    "best_epoch",
-    "stopped",
-    "finished",
-}  # what a run can be resumed from
+from bayesemble.training.standing import Standing
 
 OnEpoch = Callable[[State, Row], bool | None]
 
@@ -92,16 +82,16 @@ def fit(
     """
     _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
-    place = torch.device(device or "cpu")
+    device = torch.device(device or "cpu")
     if offload is not None:
-        _check_offload(offload, executor, place, checkpoint)
+        _check_offload(offload, executor, device, checkpoint)
     source = as_source(data, task.dtype, batch_size)
     bound = task.bind(source.num_data, source.example())
-    source = source.checked(bound, training=True).to(place)
+    source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
-    if place.type != "cpu":
-        bound.module.to(place)
+    if device.type != "cpu":
+        bound.module.to(device)
     held_out = None
     if validation is not None:
         held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(bound, training=False)
@@ -110,7 +100,7 @@ def fit(
     found = _find_checkpoint(checkpoint, resume)
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator)
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), place)
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), device)
     if found is None:
         run = _start(placed, method, source, executor, plan)
     else:
@@ -119,26 +109,25 @@ def fit(
         run = _with_recording(run, checkpoint)
     with (
         thread_count(run.ensemble.executor),
-        Progress(epochs, plan.total_steps, run.epoch * plan.steps, progress) as bar,
+        Progress(epochs, plan.total_steps, run.standing.epoch * plan.steps, progress) as bar,
     ):
         bar.say(f"executor: {run.ensemble.executor} ({run.ensemble.execution})")
         rows = method.member_rows(source.num_data, seed)
-        while run.epoch < epochs and not run.stopped:
+        while not run.standing.trained:
             run = _train_epoch(run, source, rows, plan, bar)
             if run.ensemble.recording is not None:
-                run.ensemble.recording.add(run.epoch, run.ensemble.state.members)
+                run.ensemble.recording.add(run.standing.epoch, run.ensemble.state.members)
             run = _validate(run, held_out, patience, keep_best)
             if on_epoch is not None and on_epoch(run.ensemble.state, run.ensemble.history[-1]):
-                run = replace(run, stopped=True)
+                run = replace(run, standing=replace(run.standing, stopped=True))
             bar.row(run.ensemble.history[-1])
-            done = run.stopped or run.epoch == epochs
-            if checkpoint is not None and (done or run.epoch % checkpoint_every == 0):
-                run.save(checkpoint, plan)
-        if not run.finished:
+            if checkpoint is not None and (run.standing.trained or run.standing.epoch % checkpoint_every == 0):
+                run.save(checkpoint)
+        if not run.standing.finished:
             trained = run.best or run.ensemble.state
             run = _finish(run, source, plan)
             if checkpoint is not None and run.ensemble.state is not trained:
-                run.save(checkpoint, plan)
+                run.save(checkpoint)
     return replace(run.ensemble, task=bound, state=_settled(run.best or run.ensemble.state, allocator))
 
 
@@ -163,26 +152,12 @@ class _Run:
     """Where training stands between two epochs: all that a checkpoint holds."""
 
     ensemble: Ensemble
-    epoch: int = 0
+    standing: Standing
     best: State | None = None
-    best_loss: float = math.inf
-    best_epoch: int = 0
-    stopped: bool = False
-    finished: bool = False
-    """Whether the method has done what it does after training."""
 
-    def save(self, folder: str | Path, plan: _Plan) -> None:
-        progress = {
-            "epoch": self.epoch,
-            "epochs": plan.epochs,
-            "batch_size": plan.batch_size,
-            "best_loss": self.best_loss if math.isfinite(self.best_loss) else None,
-            "best_epoch": self.best_epoch,
-            "stopped": self.stopped,
-            "finished": self.finished,
-        }
-        run = self.ensemble.describe() | {"progress": progress}
-        checkpoints.write(folder, Checkpoint(run, self.ensemble.state, self.ensemble.history, self.best))
+    def save(self, folder: str | Path) -> None:
+        described = self.ensemble.describe() | {"progress": self.standing.to_json()}
+        checkpoints.write(folder, Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best))
 
 
 def _check_settings(
@@ -218,7 +193,7 @@ def _check_whole(method: Method, steps: int, batch_size: int | None) -> None:
 
 
 def _check_offload(
-    folder: str | Path, wish: str | Executor, place: torch.device, checkpoint: str | Path | None
+    folder: str | Path, wish: str | Executor, device: torch.device, checkpoint: str | Path | None
 ) -> None:
     """Refuse what would need all members in memory, or two kinds of files in one folder."""
     executor = wished(wish)
@@ -227,7 +202,7 @@ def _check_offload(
             "offload brings in a few members at a time, in plain order: ask for executor=Loop() or Vmap(chunk=...), "
             f"not {wish!r}"
         )
-    require(place.type == "cpu", f"offload keeps members in files, which the CPU works on; leave out device={place}")
+    require(device.type == "cpu", f"offload keeps members in files, which the CPU works on; leave out device={device}")
     if checkpoint is not None and Path(checkpoint).resolve() == Path(folder).resolve():
         raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
 
@@ -268,13 +243,14 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
 
     choice = choose(wish, task, state, batch, stepper)
     arranged = choice.executor.arrange(state)
-    return _Run(Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason))
+    ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
+    return _Run(ensemble, Standing(0, plan.epochs, plan.batch_size))
 
 
 def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
     """Keep the members along training: in the run folder, if there is one."""
     recording = Recording(None if checkpoint is None else Path(checkpoint) / FOLDER)
-    recording.add(run.epoch, run.ensemble.state.members)
+    recording.add(run.standing.epoch, run.ensemble.state.members)
     return replace(run, ensemble=replace(run.ensemble, recording=recording))
 
 
@@ -282,15 +258,15 @@ def _resume(
     found: Checkpoint, task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan
 ) -> _Run:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
-    progress = found.run.get("progress")
-    if not isinstance(progress, dict) or not progress.keys() >= _PROGRESS:
+    standing = Standing.from_json(found.run.get("progress"))
+    if standing is None:
         raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
     if isinstance(source, LoaderSource):
         source.check_resumable()
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
-    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": progress["batch_size"]}
+    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": standing.batch_size}
     for key, value in asked.items():
         if value != held[key]:
             raise CheckpointError(
@@ -298,31 +274,29 @@ def _resume(
             )
     if wished(wish) not in (None, saved.executor):
         raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
-    if progress["epoch"] > plan.epochs:
-        raise CheckpointError(f"the checkpoint is at epoch {progress['epoch']} already, epochs={plan.epochs} are over")
+    if standing.epoch > plan.epochs:
+        raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
     state = _settled(saved.state.to(plan.device), task.allocator)
     best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), task.allocator)
-    loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
-    ensemble = replace(saved, task=task, method=method, state=state)
-    stopped = progress["stopped"]
-    finished = progress["finished"] and (stopped or progress["epoch"] == plan.epochs)
-    return _Run(ensemble, progress["epoch"], best, loss, progress["best_epoch"], stopped, finished)
+    standing = replace(standing, epochs=plan.epochs)
+    standing = replace(standing, finished=standing.finished and standing.trained)
+    return _Run(replace(saved, task=task, method=method, state=state), standing, best)
 
 
 def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
     ensemble, start = run.ensemble, time.perf_counter()
-    state, infos = ensemble.state, []
-    for step, batch in enumerate(source.epoch(run.epoch, plan.batch_size, plan.seed, rows)):
-        context = Context(ensemble.task, ensemble.executor, plan.clock(run.epoch, step))
+    state, infos, epoch = ensemble.state, [], run.standing.epoch
+    for step, batch in enumerate(source.epoch(epoch, plan.batch_size, plan.seed, rows)):
+        context = Context(ensemble.task, ensemble.executor, plan.clock(epoch, step))
         state, info = ensemble.method.step(state, batch, context)
         infos.append(info)
-        bar.step(run.epoch + 1)
-    row: Row = {"epoch": run.epoch + 1}
+        bar.step(epoch + 1)
+    row: Row = {"epoch": epoch + 1}
     row["gradients"] = _count_gradients(infos, ensemble.method)
-    row |= _epoch_means(infos, run.epoch + 1)
+    row |= _epoch_means(infos, epoch + 1)
     row["seconds"] = time.perf_counter() - start
     ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
-    return replace(run, ensemble=ensemble, epoch=run.epoch + 1)
+    return replace(run, ensemble=ensemble, standing=replace(run.standing, epoch=epoch + 1))
 
 
 def _finish(run: _Run, source: BatchSource, plan: _Plan) -> _Run:
@@ -333,10 +307,10 @@ def _finish(run: _Run, source: BatchSource, plan: _Plan) -> _Run:
         return source.in_order(plan.batch_size)
 
     context, start = Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0)), time.perf_counter()
-    finished, history = ensemble.method.finish(state, data, context), ensemble.history
+    finished = ensemble.method.finish(state, data, context)
     if finished is not state:
-        history = [*history[:-1], history[-1] | {"finish_seconds": time.perf_counter() - start}]
-    return replace(run, ensemble=replace(ensemble, state=finished, history=history), best=None, finished=True)
+        ensemble = _with_figure(ensemble, "finish_seconds", time.perf_counter() - start)
+    return _Run(replace(ensemble, state=finished), replace(run.standing, finished=True))
 
 
 def _count_gradients(infos: list[Info], method: Method) -> int:
@@ -360,12 +334,19 @@ def _epoch_means(infos: list[Info], epoch: int) -> Row:
 def _validate(run: _Run, held_out: BatchSource | None, patience: int | None, keep_best: bool) -> _Run:
     if held_out is None:
         return run
-    loss = _validation_loss(run.ensemble, held_out)
-    run.ensemble.history[-1]["validation_loss"] = loss
-    if loss < run.best_loss:
-        best = _kept(run.ensemble.state, run.ensemble.task.allocator) if keep_best or patience is not None else None
-        return replace(run, best=best, best_loss=loss, best_epoch=run.epoch)
-    return replace(run, stopped=patience is not None and run.epoch - run.best_epoch >= patience)
+    loss, standing = _validation_loss(run.ensemble, held_out), run.standing
+    ensemble = _with_figure(run.ensemble, "validation_loss", loss)
+    if loss < standing.best_loss:
+        best = _kept(ensemble.state, ensemble.task.allocator) if keep_best or patience is not None else None
+        return _Run(ensemble, replace(standing, best_loss=loss, best_epoch=standing.epoch), best)
+    stopped = patience is not None and standing.epoch - standing.best_epoch >= patience
+    return _Run(ensemble, replace(standing, stopped=stopped), run.best)
+
+
+def _with_figure(ensemble: Ensemble, name: str, figure: float) -> Ensemble:
+    """One more figure in the last row of the history."""
+    *rows, last = ensemble.history
+    return replace(ensemble, history=[*rows, last | {name: figure}])
 
 
 def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:

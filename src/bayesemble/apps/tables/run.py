@@ -34,6 +34,7 @@ from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Heteroscedastic
 from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.standing import Standing
 
 Say = Callable[[str], None]
 
@@ -123,13 +124,13 @@ def open_table(folder: str | Path) -> TableRun:
         raise CheckpointError(f"the checkpoint in {run} is of another target than {TABLE} beside it")
     if isinstance(likelihood, Heteroscedastic):
         ensemble = stretched(ensemble, description.stretch)
-    return TableRun(run, description, ensemble, _unfinished(checkpoint.run.get("progress")))
+    return TableRun(run, description, ensemble, _unfinished(Standing.from_json(checkpoint.run.get("progress"))))
 
 
-def _unfinished(progress: Any) -> tuple[str, ...]:
-    if not isinstance(progress, dict) or progress.get("stopped") or progress.get("epoch") == progress.get("epochs"):
+def _unfinished(standing: Standing | None) -> tuple[str, ...]:
+    if standing is None or standing.trained:
         return ()
-    done = f"epoch {progress.get('epoch')} of {progress.get('epochs')}"
+    done = f"epoch {standing.epoch} of {standing.epochs}"
     return (f"training was interrupted after {done}; the command of `fit` goes on with it",)
 
 

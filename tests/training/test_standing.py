@@ -1,0 +1,42 @@
+import json
+import math
+from dataclasses import fields
+
+import pytest
+
+from bayesemble.training.standing import Standing
+
+
+@pytest.mark.parametrize(
+    "standing",
+    [Standing(0, 3, None), Standing(4, 9, 16, best_loss=-0.25, best_epoch=3, stopped=True, finished=True)],
+    ids=repr,
+)
+def test_it_comes_back_from_json_as_it_was(standing):
+    text = json.dumps(standing.to_json(), allow_nan=False)
+    assert Standing.from_json(json.loads(text)) == standing
+
+
+@pytest.mark.parametrize("loss", [math.inf, math.nan])
+def test_a_loss_that_is_no_number_is_one_that_was_never_measured(loss):
+    saved = Standing(1, 3, 16, best_loss=loss).to_json()
+    assert saved["best_loss"] is None
+    assert Standing.from_json(saved) == Standing(1, 3, 16)
+
+
+@pytest.mark.parametrize("lacking", [field.name for field in fields(Standing)])
+def test_what_lacks_a_field_is_none(lacking):
+    saved = Standing(1, 3, 16).to_json()
+    assert Standing.from_json(saved | {"more": 1}) == Standing(1, 3, 16)
+    del saved[lacking]
+    assert Standing.from_json(saved) is None
+
+
+def test_nothing_is_none():
+    assert Standing.from_json(None) is None
+    assert Standing.from_json([1]) is None
+
+
+def test_training_is_over_after_its_last_epoch_or_when_it_was_stopped():
+    standings = [Standing(2, 3, None), Standing(3, 3, None), Standing(2, 3, None, stopped=True)]
+    assert [standing.trained for standing in standings] == [False, True, True]
