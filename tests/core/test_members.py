@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from bayesemble.core.members import Members, State
@@ -136,3 +137,14 @@ def test_groups_are_all_leaves_and_can_be_exchanged():
     assert other.members.shared == state.members.shared
     other.members.weights.zero_()
     assert state.members.weights.tolist() == [1 / 3] * 3
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_the_first_leaf_that_is_not_finite_is_found_with_its_member(bad):
+    params = {"a": torch.zeros(3, 2), "b": torch.zeros(2)}
+    members = Members(params, {"count": torch.zeros(3, dtype=torch.long)}, torch.full((3,), 1 / 3), frozenset({"b"}))
+    assert members.first_not_finite() is None
+    params["b"][1] = bad
+    assert members.first_not_finite() == (None, "b")
+    params["a"][2, 0] = bad
+    assert members.first_not_finite() == (2, "a")

@@ -216,3 +216,13 @@ def test_gradients_that_are_zero_but_for_rounding_do_not_count_against_vmap():
     )
     assert isinstance(fitted.executor, be.Vmap)
     assert fitted.history[0]["loss"] == pytest.approx(alone.history[0]["loss"], rel=1e-5)
+
+
+def test_an_infinite_loss_on_the_first_batch_is_told_as_one_whatever_the_executor():
+    """Both executors give the same infinities, so vmap is not to blame."""
+    x, y = torch.zeros(3, 16, 4), torch.ones(3, 16)
+    y[1] = 1e30
+    task = be.Task(lambda: nn.Linear(4, 2), be.HeteroscedasticGaussian())
+    for executor in ("loop", "vmap"):
+        with pytest.raises(be.TrainingError, match="the loss of member 1 became inf in epoch 1, step 1"):
+            quick_fit(task, be.PerMember(x, y), executor=executor)

@@ -339,3 +339,22 @@ def test_batches_of_one_row_are_trained_on_where_that_is_asked_for():
 def test_a_last_row_alone_joins_the_batch_before_it():
     fitted = quick_fit(be.Task(norm_mlp, be.Categorical()), table(33), batch_size=16, epochs=1)
     assert fitted.state.members.buffers["1.num_batches_tracked"].tolist() == [2, 2, 2]
+
+
+class SteepAtZero(nn.Module):
+    """Its outputs are those of a small network, but the gradient of what it adds, 0 * sqrt(0), is not a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.inner(x) + 0 * (x[:, :1] * 0 * self.inner.weight.sum()).abs().sqrt()
+
+
+def test_weights_that_are_not_finite_are_neither_saved_nor_returned(tmp_path):
+    """The loss is finite in the first epoch, its gradient is not."""
+    task = be.Task(SteepAtZero, be.Categorical())
+    with pytest.raises(be.TrainingError, match=r"inner.weight of member 0 is no longer finite after epoch 1, though"):
+        quick_fit(task, table(), batch_size=None, epochs=1, checkpoint=tmp_path)
+    assert not list(tmp_path.glob("checkpoint-*"))

@@ -126,6 +126,14 @@ class Members:
             )
         return replace(self, weights=tensor / tensor.sum())
 
+    def first_not_finite(self) -> tuple[int | None, str] | None:
+        """A member and one of its leaves with numbers that are not finite, or None; a shared leaf has no member."""
+        for name, leaf in (self.params | self.buffers).items():
+            for index, part in enumerate([leaf] if name in self.shared else leaf):
+                if not part.isfinite().all():
+                    return None if name in self.shared else index, name
+        return None
+
     def _map_stacked(self, function: Callable[[Tensor], Tensor]) -> Members:
         def over(leaves: Leaves) -> Leaves:
             return {name: leaf if name in self.shared else function(leaf) for name, leaf in leaves.items()}

@@ -179,11 +179,13 @@ def _few_rows(batch: Batch, num_members: int, num_rows: int = 4) -> Batch:
 def _close(one: Tensor, other: Tensor, largest: float = 0.0) -> bool:
     """Equal to 1e-4 of their own size, or to 1e-5 of the largest of what they belong to."""
     slack = 1e-4 * _size(one) + max(1e-5 * largest, 1e-6)
-    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=slack)
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=slack, equal_nan=True)
 
 
 def _size(one: Tensor) -> float:
-    return float(one.abs().max()) if one.numel() else 0.0
+    """The largest of the finite numbers."""
+    finite = one[one.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 @contextmanager

@@ -293,7 +293,12 @@ def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan
         bar.step(epoch + 1)
     row: Row = {"epoch": epoch + 1}
     row["gradients"] = _count_gradients(infos, ensemble.method)
+<<<<<<< HEAD
     row |= _epoch_means(infos, epoch + 1)
+=======
+    row |= _epoch_means(infos, run.epoch + 1)
+    _check_weights(state, run.epoch + 1)
+>>>>>>> 63b1565 (Weights that are not finite are neither saved nor returned; an infinite first loss is told as one under vmap too)
     row["seconds"] = time.perf_counter() - start
     ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
     return replace(run, ensemble=ensemble, standing=replace(run.standing, epoch=epoch + 1))
@@ -317,6 +322,18 @@ def _count_gradients(infos: list[Info], method: Method) -> int:
     """Gradients of one network on one batch that the steps of an epoch took; most methods take as many in each."""
     reported = [info.pop("gradients", None) for info in infos]
     return sum(method.gradients_per_step if count is None else int(count.sum()) for count in reported)
+
+
+def _check_weights(state: State, epoch: int) -> None:
+    """Stop before weights that are not finite are saved or returned: a loss can be finite where its gradient is not."""
+    found = state.members.first_not_finite()
+    if found is not None:
+        member, name = found
+        whose = "all members" if member is None else f"member {member}"
+        raise TrainingError(
+            f"{name} of {whose} is no longer finite after epoch {epoch}, though the loss was; lower the learning rate, "
+            "set clip=1.0, or look for a gradient that divides by zero. The last checkpoint is intact"
+        )
 
 
 def _epoch_means(infos: list[Info], epoch: int) -> Row:

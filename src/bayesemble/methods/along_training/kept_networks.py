@@ -77,9 +77,9 @@ def _leaves(members: Members) -> Leaves:
 
 def _check_finite(members: Members) -> None:
     """Refuse networks that flew off: a loss that is not finite would be noticed only a step later."""
-    for name, leaf in members.params.items():
-        if not leaf.isfinite().all():
-            raise TrainingError(
-                f"{name} is no longer finite where networks are collected: training has diverged; lower the learning "
-                "rate, or check the scale of the inputs. The last checkpoint is intact"
-            )
+    found = members.first_not_finite()
+    if found is not None:
+        raise TrainingError(
+            f"{found[1]} is no longer finite where networks are collected: training has diverged; lower the learning "
+            "rate, or check the scale of the inputs. The last checkpoint is intact"
+        )
