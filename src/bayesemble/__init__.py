@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from bayesemble.methods.implicit.patched import Patched as Patched
     from bayesemble.methods.repulsion import kernels as kernels
     from bayesemble.methods.repulsion import scores as scores
+    from bayesemble.methods.repulsion.function_space import FunctionSpace as FunctionSpace
     from bayesemble.methods.repulsion.samplers import RowSampler as RowSampler
+    from bayesemble.methods.repulsion.weight_space import WeightSpace as WeightSpace
     from bayesemble.predictive import Predictive as Predictive
     from bayesemble.task.likelihoods import Bernoulli as Bernoulli
     from bayesemble.task.likelihoods import Categorical as Categorical

@@ -2,11 +2,8 @@
 
 import dataclasses
 import json
-import math
 from functools import partial
-from typing import get_args, get_type_hints
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,24 +18,6 @@ pytestmark = pytest.mark.parametrize("name", METHODS)
 
 def settings_of(name: str) -> set[str]:
     return {field.name for field in dataclasses.fields(method_class(name))}
-
-
-def limits_of(name: str):
-    """Each setting with the kinds of values that it takes, such as int and None, and its limits."""
-    hints = get_type_hints(method_class(name))
-    for field in dataclasses.fields(method_class(name)):
-        yield field, get_args(hints[field.name]) or (hints[field.name],), field.metadata["limits"]
-
-
-def just_outside(limits, whole: bool):
-    """The numbers nearest to an interval that are not in it; and those that no bounded setting takes."""
-    for end, closed, away in zip(
-        limits.ends, (limits.within[0] == "[", limits.within[-1] == "]"), (-1, 1), strict=True
-    ):
-        if math.isfinite(end):
-            beyond = int(end) + away if whole else math.nextafter(end, away * math.inf)
-            yield beyond if closed else int(end) if whole else end
-    yield from (math.nan, math.inf, -math.inf)
 
 
 def small(name: str, **extra):
@@ -122,36 +101,3 @@ def test_the_first_line_of_its_documentation_says_what_it_is(name):
     assert len(first.split()) >= 4
     own = [other for other in METHODS if method_class(other).__doc__.strip().splitlines()[0] == first]
     assert {method_class(other) for other in own} == {method_class(name)}, "it tells the method from all others"
-
-
-# --- settings ---
-
-
-def test_every_number_has_bounds_and_every_text_is_a_choice(name):
-    for field, kinds, limits in limits_of(name):
-        assert bool(limits.within) == bool({int, float} & set(kinds)), field.name
-        assert bool(limits.choices) == (str in kinds and field.name != "select"), field.name
-
-
-def test_a_number_just_outside_its_bounds_is_refused_by_its_name(name):
-    for field, kinds, limits in limits_of(name):
-        for value in just_outside(limits, float not in kinds) if limits.within else ():
-            with pytest.raises(be.SettingError, match=rf"^{field.name} is .*, got {value!r}$"):
-                method_class(name)(**{field.name: value})
-
-
-def test_a_text_that_is_no_choice_is_refused_by_its_name(name):
-    for field, _, limits in limits_of(name):
-        if limits.choices:
-            words = ".*".join(map(repr, limits.choices))
-            with pytest.raises(be.SettingError, match=f"^{field.name} is {words}.*, got 'nonsense'$"):
-                method_class(name)(**{field.name: "nonsense"})
-
-
-def test_numbers_of_numpy_serve_as_those_of_python(name):
-    kinds = {int: np.int64, float: np.float32}
-    plain = {field.name: field.default for field, _, _ in limits_of(name) if type(field.default) in kinds}
-    plain = {key: float(np.float32(value)) if type(value) is float else value for key, value in plain.items()}
-    made = method_class(name)(**{key: kinds[type(value)](value) for key, value in plain.items()})
-    assert made == method_class(name)(**plain)
-    assert settings.dump(made) == settings.dump(method_class(name)(**plain))

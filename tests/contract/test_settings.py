@@ -1,19 +1,23 @@
-"""No setting is ignored: whatever of a method or a task differs from before, the trained ensemble differs too.
+"""Settings refuse what they do not take, and none is ignored.
 
-That a setting does the right thing is proven beside its method; here only that it does something, for every setting of
-every method in the registry. A new setting needs a line in `NEEDS` if it acts in company only, and one in `OTHERS` if
-another value than its default cannot be guessed.
+Whatever of a method or a task differs from before, the trained ensemble differs too. That a setting does the right
+thing is proven beside its method; here only that it does something, for every setting of every method in the registry.
+A new setting needs a line in `NEEDS` if it acts in company only, and one in `OTHERS` if another value than its default
+cannot be guessed.
 """
 
 import contextlib
 import dataclasses
+import math
 from functools import cache, partial
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
+import numpy as np
 import pytest
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.core import settings
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.methods import METHODS, make_method, method_class
@@ -79,6 +83,9 @@ OTHERS: dict[str, Any] = {
     "select": "output",
     "anneal": "linear",
     "points": "noise",
+    "noise": 0.5,
+    "features": "outputs",
+    "function_prior": False,
     "prior_draws": 3,
     "prior_points": 2,
     "prior_every": 1,
@@ -184,3 +191,62 @@ def test_no_method_ignores_what_the_task_says(name, option, value):
         settings = settings | {"optimizer": "sgd", "learning_rate": 0.05}
     changed = differ(fingerprint(name, settings), fingerprint(name, settings, **{option: value}))
     assert changed, f"{name} ignores {option}"
+
+
+# --- what settings take ---
+
+
+OWNERS = {method_class(name) for name in METHODS} | {be.WeightSpace, be.FunctionSpace}
+over_settings = pytest.mark.parametrize("cls", sorted(OWNERS, key=lambda cls: cls.__name__))
+
+
+def limits_of(cls: type):
+    """Each setting with the kinds of values that it takes, such as int and None, and its limits."""
+    hints = get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        yield field, get_args(hints[field.name]) or (hints[field.name],), field.metadata["limits"]
+
+
+def just_outside(limits, whole: bool):
+    """The numbers nearest to an interval that are not in it; and those that no bounded setting takes."""
+    for end, closed, away in zip(
+        limits.ends, (limits.within[0] == "[", limits.within[-1] == "]"), (-1, 1), strict=True
+    ):
+        if math.isfinite(end):
+            beyond = int(end) + away if whole else math.nextafter(end, away * math.inf)
+            yield beyond if closed else int(end) if whole else end
+    yield from (math.nan, math.inf, -math.inf)
+
+
+@over_settings
+def test_every_number_has_bounds_and_every_text_is_a_choice(cls):
+    for field, kinds, limits in limits_of(cls):
+        assert bool(limits.within) == bool({int, float} & set(kinds)), field.name
+        assert bool(limits.choices) == (str in kinds and field.name != "select"), field.name
+
+
+@over_settings
+def test_a_number_just_outside_its_bounds_is_refused_by_its_name(cls):
+    for field, kinds, limits in limits_of(cls):
+        for value in just_outside(limits, float not in kinds) if limits.within else ():
+            with pytest.raises(SettingError, match=rf"^{field.name} is .*, got {value!r}$"):
+                cls(**{field.name: value})
+
+
+@over_settings
+def test_a_text_that_is_no_choice_is_refused_by_its_name(cls):
+    for field, _, limits in limits_of(cls):
+        if limits.choices:
+            words = ".*".join(map(repr, limits.choices))
+            with pytest.raises(SettingError, match=f"^{field.name} is {words}.*, got 'nonsense'$"):
+                cls(**{field.name: "nonsense"})
+
+
+@over_settings
+def test_numbers_of_numpy_serve_as_those_of_python(cls):
+    kinds = {int: np.int64, float: np.float32}
+    plain = {field.name: field.default for field, _, _ in limits_of(cls) if type(field.default) in kinds}
+    plain = {key: float(np.float32(value)) if type(value) is float else value for key, value in plain.items()}
+    made = cls(**{key: kinds[type(value)](value) for key, value in plain.items()})
+    assert made == cls(**plain)
+    assert settings.dump(made) == settings.dump(cls(**plain))

@@ -23,6 +23,7 @@ from bayesemble.execute.executor import Executor
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
+from bayesemble.methods.repulsion.interacting import Space
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Likelihood
@@ -223,7 +224,7 @@ def restore(
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
         ).rebind(saved)
-        method = settings.parse(run["method"], Method, (Schedule,))
+        method = settings.parse(run["method"], Method, (Schedule, Space))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

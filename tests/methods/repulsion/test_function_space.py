@@ -121,13 +121,11 @@ def test_the_prior_over_weights_can_be_kept():
     assert "prior_draws" not in calm.state.slots
 
 
-@pytest.mark.parametrize("space", ["weight", "function"])
+@pytest.mark.parametrize("space", [be.WeightSpace(), be.FunctionSpace(function_prior=False)])
 def test_without_repulsion_the_driving_factor_is_a_smaller_rate(space):
     """It acts on likelihood and prior alike."""
     task, plain = be.Task(small_mlp, be.Categorical(), be.NormalPrior(std=0.1)), {"optimizer": "sgd", "momentum": 0.0}
-    method = be.Repulsive(
-        num_members=3, space=space, repulsion=0.0, function_prior=False, driving=0.5, learning_rate=0.1, **plain
-    )
+    method = be.Repulsive(num_members=3, space=space, repulsion=0.0, driving=0.5, learning_rate=0.1, **plain)
     slow = quick_fit(task, table(), method)
     other = quick_fit(task, table(), be.DeepEnsemble(num_members=3, learning_rate=0.05, **plain))
     assert largest_difference(all_leaves(slow), all_leaves(other)) < 1e-6
@@ -230,3 +228,33 @@ def test_log_probs_need_classes():
     task = be.Task(lambda: nn.Linear(4, 1), be.Gaussian())
     with pytest.raises(SettingError, match=r"log_probs.*Categorical"):
         quick_fit(task, (x, x[:, :1]), be.Repulsive(space="function", features="log_probs"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"features": "softmax"}, "features is 'auto', 'outputs', 'centred' or 'log_probs', got 'softmax'"),
+        ({"points": "grid"}, "points is 'batch', 'noise' or a Sampler, got 'grid'"),
+        ({"noise": -0.1}, "noise is a number from 0, got -0.1"),
+        ({"prior_every": 0}, "prior_every is a whole number from 1, got 0"),
+        ({"prior_points": 0}, "prior_points is a whole number from 1, got 0"),
+        ({"prior_draws": 1}, "prior_draws is a whole number from 2, got 1"),
+        ({"measure_every": 0}, "measure_every is a whole number from 1 or None, got 0"),
+    ],
+)
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(SettingError, match=message):
+        be.FunctionSpace(**settings)
+
+
+def test_norms_are_those_of_the_last_estimate():
+    x, y = data()
+    task = be.Task(tiny, be.Categorical()).bind(len(x), x)
+    method = be.Repulsive(num_members=3, space=be.FunctionSpace(measure_every=3))
+    state, norms = method.init(task, 0), []
+    for number in range(5):
+        state, info = method.step(state, Batch(x, y), Context(task, be.Loop(), Clock(number, 10, 0)))
+        norms.append(info["repulsion_norm"])
+    assert torch.equal(norms[0], norms[2])
+    assert not torch.equal(norms[2], norms[3])
+    assert torch.equal(norms[3], norms[4])

@@ -39,10 +39,10 @@ def test_without_repulsion_it_is_a_deep_ensemble_exactly(estimator, executor):
 
 
 @pytest.mark.parametrize("kind", METHODS)
-@pytest.mark.parametrize("space", ["weight", "function"])
+@pytest.mark.parametrize("space", [be.WeightSpace(), be.FunctionSpace(function_prior=False)])
 @pytest.mark.parametrize("calibrate", [True, False])
 def test_permuting_members_permutes_the_step(kind, space, calibrate):
-    method = kind(num_members=5, space=space, calibrate=calibrate, optimizer="sgd", momentum=0.0, function_prior=False)
+    method = kind(num_members=5, space=space, calibrate=calibrate, optimizer="sgd", momentum=0.0)
     order = torch.tensor([3, 1, 4, 0, 2])
     params = random_members(5)
     moved = directions(method, params)
@@ -75,17 +75,12 @@ def test_products_keep_their_digits_where_members_are_large_and_close():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"space": "output"}, "space is 'weight' or 'function', got 'output'"),
         ({"kernel": "linear"}, "kernel is 'rbf' or 'laplace', got 'linear'"),
         ({"bandwidth": -1.0}, "bandwidth is 'median' or a number above 0, got -1.0"),
         ({"repulsion": -0.1}, "repulsion is a number from 0, got -0.1"),
         ({"anneal": "cosine"}, "anneal is 'none', 'linear', 'tanh' or 'cyclical', got 'cosine'"),
         ({"anneal_share": 0.0}, r"anneal_share is a number in \(0, 1\], got 0.0"),
         ({"driving": 0.0}, "driving is a number above 0, got 0.0"),
-        ({"features": "softmax"}, "features is 'auto', 'outputs', 'centred' or 'log_probs', got 'softmax'"),
-        ({"points": "grid"}, "points is 'batch', 'noise' or a Sampler, got 'grid'"),
-        ({"prior_every": 0}, "prior_every is a whole number from 1, got 0"),
-        ({"prior_draws": 1}, "prior_draws is a whole number from 2, got 1"),
     ],
 )
 def test_wrong_settings_are_refused(kind, settings, message):

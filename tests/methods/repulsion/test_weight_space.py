@@ -95,3 +95,13 @@ def test_between_measurements_the_last_matrices_act():
     first = [fitted.history[0] for fitted in (rare, each)]
     assert first[0]["repulsion_norm"] == first[1]["repulsion_norm"]
     assert largest_difference(all_leaves(rare), all_leaves(each)) > 0
+
+
+def test_leaves_that_all_members_share_cannot_repel():
+    def shared_head():
+        network = small_mlp()
+        network[2].requires_grad_(False)
+        return network
+
+    with pytest.raises(SettingError, match=r"select='2\.\*' "):
+        quick_fit(be.Task(shared_head, be.Categorical()), table(), be.Repulsive(space=be.WeightSpace(select="2.*")))

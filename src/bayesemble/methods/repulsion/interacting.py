@@ -19,20 +19,16 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import TrainingError
-from bayesemble.core.members import State
-from bayesemble.core.settings import setting
-from bayesemble.core.types import Clock, Info, Leaves
+from bayesemble.core.members import Members, State
+from bayesemble.core.settings import setting, validate
+from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.execute.optimizers import leaf_rows
+from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
 from bayesemble.methods.repulsion.kernels import KERNELS, Kernel
-from bayesemble.methods.repulsion.samplers import Sampler
-from bayesemble.task.select import Wish
 from bayesemble.task.task import BoundTask
 
 ANNEALS = ("none", "linear", "tanh", "cyclical")
-SPACES = ("weight", "function")
-POINTS = ("batch", "noise")
-FEATURES = ("auto", "outputs", "centred", "log_probs")
 
 _FAINT_SHARE_OF_DRIVING_FORCE = 1e-6
 _LAST_ESTIMATE = "interaction"  # a slot
@@ -52,35 +48,15 @@ class Forces(NamedTuple):
 class InteractingMethod(GradientMethod, ABC):
     """Settings that methods with interacting members have."""
 
-    space: str = setting(
-        "weight", "where members repel one another: weight, or function (the outputs of the networks)", choices=SPACES
-    )
     kernel: str = setting("rbf", "how alike two members are, by the distance between them", choices=KERNELS)
     bandwidth: str | float = setting("median", "length of the kernel, or the median rule", choices=("median",), above=0)
     repulsion: float = setting(1.0, "factor on the repulsion; 0 turns it off", least=0)
     calibrate: bool = setting(True, "rescale the repulsion so that Stein's identity holds; False is the papers' form")
-    measure_every: int | None = setting(
-        None,
-        "steps between measurements of the distances between weights and of forces; None: 4 in large networks",
-        least=1,
-    )
-    select: Wish = setting("all", "weights that repel: all, norm, not norm, patterns of names ... (weight space)")
     driving: float = setting(
         1.0, "factor on the driving force, once it has risen; below 1 is a warm posterior", above=0
     )
     anneal: str = setting("none", "how the driving force rises from 0", choices=ANNEALS)
     anneal_share: float = setting(0.5, "share of training over which it rises", within="(0, 1]")
-    features: str = setting("auto", "what functions are compared by; auto centres logits", choices=FEATURES)
-    points: str | Sampler = setting(
-        "batch", "where functions are compared: batch, noise (added to it), or a sampler", choices=POINTS
-    )
-    noise: float = setting(0.1, "standard deviation of that noise", least=0)
-    function_prior: bool = setting(True, "in function space, a prior over functions, not over weights")
-    prior_draws: int = setting(10, "networks drawn from the prior that stand for the prior over functions", least=2)
-    prior_points: int = setting(8, "rows at which the prior over functions is compared", least=1)
-    prior_every: int = setting(
-        8, "that prior acts at every n-th step, n times as strong; each time costs a forward pass", least=1
-    )
 
     @abstractmethod
     def forces(self, gram: Tensor, dim: int) -> Forces:
@@ -110,14 +86,44 @@ class InteractingMethod(GradientMethod, ABC):
         return self.driving * ((clock.step % cycle) / cycle) ** 10
 
 
-def is_due(method: InteractingMethod, state: State, task: BoundTask, clock: Clock) -> bool:
-    """Whether forces are estimated anew at this step, as they always are the first time.
+@dataclass(frozen=True, kw_only=True)
+class Space(ABC):
+    """What members are compared by, and how they move there: the settings of a space, and its step."""
 
-    Members of large networks move little, against their distances, from one step to the next, and an estimate costs
-    time. Small ones may be many and close together, where the matrices change fast, and cost nothing.
-    """
-    every = method.measure_every or (4 if task.num_parameters > _PARAMETERS_OF_A_LARGE_NETWORK else 1)
-    return clock.step % every == 0 or _LAST_ESTIMATE not in state.slots
+    measure_every: int | None = setting(
+        None, "steps between estimates of distances and forces; None: 4 in large networks, 1 in small ones", least=1
+    )
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def prepare(self, method: InteractingMethod, state: State, task: BoundTask, seed: int) -> State:
+        """Add to the state that the first step starts from what the space needs; refuse a method that does not fit."""
+        return state
+
+    @abstractmethod
+    def step(
+        self,
+        method: InteractingMethod,
+        state: State,
+        batch: Batch,
+        context: Context,
+        all_members: Members | None = None,
+    ) -> tuple[State, Info]:
+        """Move the members by one batch.
+
+        `all_members` are those that repel, if there are others besides; those that move come last.
+        """
+
+    def is_due(self, state: State, context: Context) -> bool:
+        """Whether forces are estimated anew at this step, as they always are the first time.
+
+        Members of large networks move little, against their distances, from one step to the next, and an estimate
+        costs time. Small ones may be many and close together, where the matrices change fast, and cost nothing.
+        """
+        large = context.task.num_parameters > _PARAMETERS_OF_A_LARGE_NETWORK
+        every = self.measure_every or (4 if large else 1)
+        return context.clock.step % every == 0 or _LAST_ESTIMATE not in state.slots
 
 
 def keep_estimate(state: State, estimate: Leaves) -> State:

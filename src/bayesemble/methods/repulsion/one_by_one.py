@@ -12,18 +12,18 @@ from bayesemble.core import seeds
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.methods.base import Context
-from bayesemble.methods.repulsion import function_space, weight_space
-from bayesemble.methods.repulsion.interacting import InteractingMethod
+from bayesemble.methods.repulsion.in_space import MethodInSpace
 from bayesemble.task.task import BoundTask
 
 
-def init(method: InteractingMethod, task: BoundTask, seed: int) -> State:
+def init(method: MethodInSpace, task: BoundTask, seed: int) -> State:
     """Start all members, with the optimiser of one."""
     members = method.new_members(task, seed)
-    return State(members, method.make_optimizer().init(members.part(0, 1).params, task.allocator))
+    state = State(members, method.make_optimizer().init(members.part(0, 1).params, task.allocator))
+    return method.own_space.prepare(method, state, task, seed)
 
 
-def step(method: InteractingMethod, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
+def step(method: MethodInSpace, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
     """Move the member whose turn it is."""
     clock, members, count = context.clock, state.members, state.members.num_members
     current = clock.step * count // clock.total_steps
@@ -35,7 +35,7 @@ def step(method: InteractingMethod, state: State, batch: Batch, context: Context
                 state.slots[slot][name].copy_(leaf)
     own = State(members.part(current, current + 1), state.slots)
     own_clock = Clock(clock.step - begin, end - begin, seeds.child(clock.seed, "turn", current))
-    move = weight_space.step if method.space == "weight" else function_space.step
-    moved, info = move(method, own, batch, replace(context, clock=own_clock), members.part(0, current + 1))
+    finished_and_own = members.part(0, current + 1)
+    moved, info = method.own_space.step(method, own, batch, replace(context, clock=own_clock), finished_and_own)
     begun = (torch.arange(count, device=members.weights.device) <= current).double() / (current + 1)
     return State(replace(members, weights=begun), moved.slots), info

@@ -16,7 +16,7 @@ from bayesemble.core.members import State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Info
 from bayesemble.methods.base import Context
-from bayesemble.methods.repulsion import function_space, one_by_one, weight_space
+from bayesemble.methods.repulsion import one_by_one
 from bayesemble.methods.repulsion.density_scores import (
     ESTIMATORS,
     calibrate,
@@ -25,13 +25,14 @@ from bayesemble.methods.repulsion.density_scores import (
     spread,
     whitened,
 )
-from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
+from bayesemble.methods.repulsion.in_space import MethodInSpace
+from bayesemble.methods.repulsion.interacting import Forces
 from bayesemble.methods.repulsion.kernels import distances_of_gram
 from bayesemble.task.task import BoundTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Repulsive(InteractingMethod):
+class Repulsive(MethodInSpace):
     """Members pushed apart in weight or function space."""
 
     estimator: str = setting("kde", "how the density of the members is estimated", choices=ESTIMATORS)
@@ -57,15 +58,13 @@ class Repulsive(InteractingMethod):
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
-        state = one_by_one.init(self, task, seed) if self.sequential else super().init(task, seed)
-        return function_space.prepare(self, state, task, seed) if self.space == "function" else state
+        return one_by_one.init(self, task, seed) if self.sequential else super().init(task, seed)
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move the members, all from the same snapshot."""
         if self.sequential:
             return one_by_one.step(self, state, batch, context)
-        move = weight_space.step if self.space == "weight" else function_space.step
-        return move(self, state, batch, context)
+        return super().step(state, batch, context)
 
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """No exchange of scores; repulsion by the estimated score of the members' own density."""

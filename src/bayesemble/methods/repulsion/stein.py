@@ -12,31 +12,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesemble.core.members import State
-from bayesemble.core.types import Batch, Info
-from bayesemble.methods.base import Context
-from bayesemble.methods.repulsion import function_space, weight_space
 from bayesemble.methods.repulsion.density_scores import calibrate, effective_dimension, laplacian, spread
-from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
+from bayesemble.methods.repulsion.in_space import MethodInSpace
+from bayesemble.methods.repulsion.interacting import Forces
 from bayesemble.methods.repulsion.kernels import distances_of_gram
-from bayesemble.task.task import BoundTask
 
 _RIDGE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stein(InteractingMethod):
+class Stein(MethodInSpace):
     """Members moved together by a kernel: SVGD."""
-
-    def init(self, task: BoundTask, seed: int) -> State:
-        """Start the members."""
-        state = super().init(task, seed)
-        return function_space.prepare(self, state, task, seed) if self.space == "function" else state
-
-    def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
-        """Move the members, all from the same snapshot."""
-        move = weight_space.step if self.space == "weight" else function_space.step
-        return move(self, state, batch, context)
 
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """phi = (K scores - G) / M.

@@ -7,57 +7,64 @@ With g_i the gradient of the log joint of member i, x_i its weights, and D, R as
 D and R change little from one step to the next in large networks, so they may be kept for some steps.
 """
 
+from dataclasses import dataclass
+
 import torch
 
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
+from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Info, Leaves
 from bayesemble.execute.optimizers import laid_out_like, leaf_rows, member_norms
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import interacting
-from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod
+from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod, Space
+from bayesemble.task.select import Wish
 from bayesemble.task.task import BoundTask
 
 
-def step(
-    method: InteractingMethod,
-    state: State,
-    batch: Batch,
-    context: Context,
-    all_members: Members | None = None,
-) -> tuple[State, Info]:
-    """Move the members, driven by the gradients of their log joints and repelled by one another's weights.
+@dataclass(frozen=True, kw_only=True)
+class WeightSpace(Space):
+    """Members are compared by their weights."""
 
-    `all_members` are those that repel, if there are others besides; those that move come last.
-    """
-    task, clock = context.task, context.clock
-    if task.mixed:
-        raise SettingError(
-            "networks of different architectures have no weights to compare: use space='function', or one architecture"
-        )
-    gradients, info = method.uphill(state, batch, context)
-    all_members = all_members or state.members
-    names = _repelled(method, task, all_members)
-    gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
-    estimate = interacting.last_estimate(state)
-    if interacting.is_due(method, state, task, clock) or len(estimate["repelling"]) != all_members.num_members:
-        gram, dim = interacting.products([all_members.params[name] for name in names])
-        interacting.check_finite(gram, "weights", clock)
-        forces = method.forces(gram, dim)
-        estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
-        estimate |= interacting.norms(member_norms([gradients[name] for name in names]), forces.repelling, gram)
-    forces = Forces(estimate.get("driving"), estimate["repelling"])
-    combine(forces, gradients, all_members.params, names, method.driving_factor(clock))
-    state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
-    return state, info | interacting.last_norms(state)
+    select: Wish = setting("all", "weights that repel: all, norm, not norm, patterns of names ...")
 
+    def step(
+        self,
+        method: InteractingMethod,
+        state: State,
+        batch: Batch,
+        context: Context,
+        all_members: Members | None = None,
+    ) -> tuple[State, Info]:
+        """Move the members, driven by the gradients of their log joints and repelled by one another's weights."""
+        if context.task.mixed:
+            raise SettingError(
+                "networks of different architectures have no weights to compare: use space='function', "
+                "or one architecture"
+            )
+        gradients, info = method.uphill(state, batch, context)
+        all_members = all_members or state.members
+        names = self._repelled(context.task, all_members)
+        gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
+        estimate = interacting.last_estimate(state)
+        if self.is_due(state, context) or len(estimate["repelling"]) != all_members.num_members:
+            gram, dim = interacting.products([all_members.params[name] for name in names])
+            interacting.check_finite(gram, "weights", context.clock)
+            forces = method.forces(gram, dim)
+            estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
+            estimate |= interacting.norms(member_norms([gradients[name] for name in names]), forces.repelling, gram)
+        forces = Forces(estimate.get("driving"), estimate["repelling"])
+        combine(forces, gradients, all_members.params, names, method.driving_factor(context.clock))
+        state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
+        return state, info | interacting.last_norms(state)
 
-def _repelled(method: InteractingMethod, task: BoundTask, members: Members) -> list[str]:
-    """Names of the leaves that members are compared by."""
-    names = [name for name in task.select(method.select) if name not in members.shared]
-    if not names:
-        raise SettingError(f"select={method.select!r} means only leaves that all members share; choose others")
-    return names
+    def _repelled(self, task: BoundTask, members: Members) -> list[str]:
+        """Names of the leaves that members are compared by."""
+        names = [name for name in task.select(self.select) if name not in members.shared]
+        if not names:
+            raise SettingError(f"select={self.select!r} means only leaves that all members share; choose others")
+        return names
 
 
 def combine(forces: Forces, gradients: Leaves, positions: Leaves, names: list[str], factor: float) -> None:
