@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
-from bayesemble.diagnostics.convergence import effective_sample_size, rhat
-from helpers import quick_fit, small_mlp, table
+from bayesemble.diagnostics.convergence import effective_sample_size, rhat, tail_effective_sample_size
+from helpers import oracle, quick_fit, small_mlp, table
 
 
 def independent(generator: torch.Generator, *shape: int) -> Tensor:
@@ -55,8 +55,8 @@ def naive_rhat(values: np.ndarray) -> float:
     return max(plain(naive_scores(halves)), plain(naive_scores(folded)))
 
 
-def naive_ess(values: np.ndarray) -> float:
-    chains = naive_scores(naive_halves(values))
+def naive_ess(chains: list[list[float]]) -> float:
+    """Lag by lag and pair by pair."""
     m, n = len(chains), len(chains[0])
 
     def covariance(chain: list[float], lag: int) -> float:
@@ -65,15 +65,21 @@ def naive_ess(values: np.ndarray) -> float:
 
     within = np.mean([np.var(chain, ddof=1) for chain in chains])
     overall = within * (n - 1) / n + np.var([np.mean(chain) for chain in chains], ddof=1)
+    if overall == 0:
+        return m * n
     rho = [1.0] + [1 - (within - np.mean([covariance(c, t) for c in chains])) / overall for t in range(1, n)]
-    total, smallest = 0.0, math.inf
-    for t in range(0, n - 1, 2):
-        pair = rho[t] + rho[t + 1]
-        if pair <= 0:
-            break
-        smallest = min(smallest, pair)
+    total, smallest, t = 0.0, math.inf, 0
+    while rho[t] + rho[t + 1] > 0 and t + 4 < n:
+        smallest = min(smallest, rho[t] + rho[t + 1])
         total += smallest
-    return m * n / max(-1 + 2 * total, 1 / math.log10(m * n))
+        t += 2
+    once = rho[t] if rho[t] > 0 or rho[t] + rho[t + 1] >= 0 else 0.0
+    return m * n / max(-1 + 2 * total + once, 1 / math.log10(m * n))
+
+
+def naive_tail(values: np.ndarray) -> float:
+    ends = np.quantile(values, [0.05, 0.95])
+    return min(naive_ess(naive_halves(np.where(values <= end, 1.0, 0.0))) for end in ends)
 
 
 @pytest.mark.parametrize("num_draws", [20, 21])
@@ -82,7 +88,65 @@ def test_naive_twins(generator, num_draws):
     ties = (2 * smooth).round()
     for values in (smooth, ties, smooth.cumsum(1), -smooth.exp()):
         assert rhat(values).item() == pytest.approx(naive_rhat(values.numpy()), rel=1e-10)
-        assert effective_sample_size(values).item() == pytest.approx(naive_ess(values.numpy()), rel=1e-10)
+        bulk = naive_ess(naive_scores(naive_halves(values.numpy())))
+        assert effective_sample_size(values).item() == pytest.approx(bulk, rel=1e-10)
+        assert tail_effective_sample_size(values).item() == pytest.approx(naive_tail(values.numpy()), rel=1e-10)
+
+
+def congruential(rho: float, num_chains: int, num_draws: int) -> Tensor:
+    """An autoregression of the same numbers everywhere: those of the generator s <- 16807 s mod 2^31 - 1."""
+    state, rows = 1, []
+    for _ in range(num_chains):
+        row = [0.0]
+        for _ in range(num_draws):
+            state = 16807 * state % (2**31 - 1)
+            row.append(rho * row[-1] + state / (2**31 - 1) - 0.5)
+        rows.append(row[1:])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+# (rho, chains, draws): bulk and tail ESS by array_stats.ess of arviz-stats 0.8.0, the tail with prob=(0.05, 0.95).
+ARVIZ = {
+    (0.0, 1, 4): (2.4082399653118496, 2.4082399653118496),
+    (0.0, 2, 7): (12.9501749525715, 12.9501749525715),
+    (-0.5, 4, 12): (80.69957939402819, 61.598877980364705),
+    (0.6, 1, 30): (15.507519755338512, 42.56756756756756),
+    (0.9, 3, 101): (12.538439980692816, 58.91012109765579),
+    (-0.9, 2, 200): (1040.823996531185, 89.76877031837373),
+    (0.3, 4, 500): (1092.8211060273873, 1314.4077643066346),
+}
+
+
+@pytest.mark.parametrize(("rho", "num_chains", "num_draws"), ARVIZ)
+def test_the_numbers_of_arviz(rho, num_chains, num_draws):
+    values = congruential(rho, num_chains, num_draws)
+    found = effective_sample_size(values).item(), tail_effective_sample_size(values).item()
+    assert found == pytest.approx(ARVIZ[rho, num_chains, num_draws], rel=1e-10)
+
+
+def test_the_numbers_of_arviz_where_it_is_installed(generator):
+    stats = oracle("arviz_stats.base").array_stats
+    for num_draws in (4, 7, 12, 101):
+        for values in (independent(generator, 3, num_draws), autoregressive(generator, 0.9, 3, num_draws)):
+            ours = effective_sample_size(values).item(), tail_effective_sample_size(values).item()
+            axes = {"chain_axis": 0, "draw_axis": 1}
+            bulk = stats.ess(values.numpy(), **axes, method="bulk")
+            tail = stats.ess(values.numpy(), **axes, method="tail", prob=(0.05, 0.95))
+            assert ours == pytest.approx((float(bulk), float(tail)), rel=1e-10)
+
+
+def test_the_tail_of_independent_draws_is_known_by_all_of_them(generator):
+    sizes = tail_effective_sample_size(independent(generator, 4, 500, 50))
+    assert sizes.mean().item() == pytest.approx(2000, rel=0.1)
+
+
+def test_a_tail_that_one_chain_alone_visits(generator):
+    """A single stay of 50 draws is about half of what lies beyond the 95 % quantile: the end is known worst."""
+    before = independent(generator, 4, 500)
+    values = before.clone()
+    values[0, 100:150] += 8
+    assert tail_effective_sample_size(values) < 0.1 * tail_effective_sample_size(before)
+    assert tail_effective_sample_size(values) < 0.5 * effective_sample_size(values)
 
 
 def test_independent_draws(generator):
@@ -130,7 +194,9 @@ def test_it_is_the_order_of_the_values_that_counts(generator):
 
 def test_shapes_and_kinds_of_arrays(generator):
     values = independent(generator, 2, 10, 3, 2)
-    assert rhat(values).shape == effective_sample_size(values).shape == (3, 2)
+    assert (
+        rhat(values).shape == effective_sample_size(values).shape == tail_effective_sample_size(values).shape == (3, 2)
+    )
     assert torch.equal(rhat(values.numpy()), rhat(values))
     assert rhat(values)[2, 1] == rhat(values[:, :, 2, 1])
 
@@ -138,7 +204,7 @@ def test_shapes_and_kinds_of_arrays(generator):
 def test_values_that_do_not_move():
     still = torch.full((3, 10), 2.5)
     assert rhat(still) == 1
-    assert effective_sample_size(still) == 30
+    assert effective_sample_size(still) == tail_effective_sample_size(still) == 30
     stuck = torch.arange(3.0)[:, None].expand(3, 10)
     assert rhat(stuck) == math.inf
     assert effective_sample_size(stuck) < 10
@@ -166,6 +232,10 @@ def test_an_ensemble_is_judged_by_its_functions_and_its_weights(generator):
     weights = [leaf.reshape(3, 20, -1) for leaf in fitted.draw().params.values()]
     assert found["rhat"] == pytest.approx(rhat(functions).max().item())
     assert found["ess"] == pytest.approx(effective_sample_size(functions).min().item())
+    assert found["ess_tail"] == pytest.approx(tail_effective_sample_size(functions).min().item())
+    assert found["ess_tail_parameters"] == pytest.approx(
+        min(tail_effective_sample_size(leaf).min().item() for leaf in weights)
+    )
     assert found["rhat_parameters"] == pytest.approx(max(rhat(leaf).max().item() for leaf in weights))
     assert found["ess_parameters"] == pytest.approx(min(effective_sample_size(leaf).min().item() for leaf in weights))
     assert found["divergent"] == 0

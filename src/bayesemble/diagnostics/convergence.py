@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.stats import rankdata
 from torch import Tensor
@@ -50,35 +51,38 @@ def effective_sample_size(values: Any) -> Tensor:
     """How many independent draws would tell the mean as well (bulk ESS), from all chains together.
 
     ESS = S / (1 + 2 sum_t rho_t), the autocorrelations rho_t being added in pairs as long as these are positive, and no
-    pair counting more than the one before it (Geyer's initial monotone sequence). Draws can be better than independent
-    ones, up to S log10 S. Values that are all equal have ESS S.
+    pair counting more than the one before it (Geyer's initial monotone sequence); of the pair that ends the sum the
+    first counts once, which makes the ESS of draws better than independent ones less noisy. These have up to
+    S log10 S. Values that are all equal have ESS S. The numbers are those of ArviZ.
 
     Shape: `(chain, draw, ...)` to `(...)`.
     """
     draws, shape = _split(values)
-    normal = _rank_normalised(draws)
-    num_chains, num_draws = normal.shape[:2]
-    total = num_chains * num_draws
-    inside = _autocovariance(normal).mean(0)
-    within = inside[0] * num_draws / (num_draws - 1)
-    overall = inside[0] + normal.mean(1).var(0)
-    constant = overall == 0
-    correlation = 1 - (within - inside) / torch.where(constant, 1.0, overall)
-    correlation[0] = 1.0
-    pairs = correlation[: num_draws // 2 * 2].unflatten(0, (-1, 2)).sum(1)
-    positive = (pairs > 0).cumprod(0)
-    length = -1 + 2 * (pairs.cummin(0).values * positive).sum(0)
-    effective = total / length.clamp_min(1 / math.log10(total))
-    return torch.where(constant, float(total), effective).reshape(shape)
+    return _plain_effective_sample_size(_rank_normalised(draws)).reshape(shape)
+
+
+def tail_effective_sample_size(values: Any) -> Tensor:
+    """How many independent draws would tell the ends of the distribution as well (tail ESS).
+
+    The smaller ESS of the two facts "not above the 5 % quantile" and "not above the 95 % quantile". The numbers are
+    those of ArviZ.
+
+    Shape: `(chain, draw, ...)` to `(...)`.
+    """
+    draws, shape = _checked(values)
+    ends = np.quantile(draws.flatten(0, 1).cpu().numpy(), [0.05, 0.95], axis=0)
+    sizes = [_plain_effective_sample_size(_halves((draws <= torch.from_numpy(end)).double())) for end in ends]
+    return torch.minimum(*sizes).reshape(shape)
 
 
 def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
     """Say how well the chains of an ensemble have converged, on the functions of the draws and on their weights.
 
-    - `rhat`, `ess`: the worst R-hat and the smallest effective sample size of what the draws predict: the probability
-      of each class or the mean (and noise) of each output, on every row of the inputs;
-    - `rhat_parameters`, `ess_parameters`: the same of the parameters; for networks with hidden units expect these to
-      be bad, since the units can change places;
+    - `rhat`, `ess`, `ess_tail`: the worst R-hat and the smallest effective sample sizes (of the mean, and of the ends)
+      of what the draws predict: the probability of each class or the mean (and noise) of each output, on every row of
+      the inputs;
+    - `rhat_parameters`, `ess_parameters`, `ess_tail_parameters`: the same of the parameters; for networks with hidden
+      units expect these to be bad, since the units can change places;
     - `divergent` (HMC): number of trajectories that diverged after the warm-up, over all chains;
     - `acceptance` (HMC): mean probability of acceptance after the warm-up.
 
@@ -98,13 +102,15 @@ def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
     members = ensemble.draw()
     functions = _function_values(ensemble.predict(inputs)).unflatten(0, (num_chains, kept))
     weights = torch.cat([leaf.flatten(1) for leaf in members.params.values()], dim=1).unflatten(0, (num_chains, kept))
-    found = {
-        "rhat": float(rhat(functions).max()),
-        "ess": float(effective_sample_size(functions).min()),
-        "rhat_parameters": float(rhat(weights).max()),
-        "ess_parameters": float(effective_sample_size(weights).min()),
+    return _worst(functions, "") | _worst(weights, "_parameters") | chains.facts
+
+
+def _worst(draws: Tensor, suffix: str) -> dict[str, float]:
+    return {
+        f"rhat{suffix}": float(rhat(draws).max()),
+        f"ess{suffix}": float(effective_sample_size(draws).min()),
+        f"ess_tail{suffix}": float(tail_effective_sample_size(draws).min()),
     }
-    return found | chains.facts
 
 
 def _function_values(predictive: Predictive) -> Tensor:
@@ -115,8 +121,8 @@ def _function_values(predictive: Predictive) -> Tensor:
     return values
 
 
-def _split(values: Any) -> tuple[Tensor, torch.Size]:
-    """Halves of chains as chains, `(2 * chain, draw // 2, number)`; a draw in the middle is left out."""
+def _checked(values: Any) -> tuple[Tensor, torch.Size]:
+    """Draws of chains, `(chain, draw, number)`, and the shape that the numbers had."""
     draws = numbers(values, "the draws").double()
     if draws.dim() < 2 or draws.shape[1] < _FEWEST_DRAWS or not draws.shape[0]:
         raise DataError(
@@ -124,9 +130,18 @@ def _split(values: Any) -> tuple[Tensor, torch.Size]:
         )
     if not draws.isfinite().all():
         raise DataError("draws must be finite numbers; some are infinite or not a number")
+    return draws.reshape(*draws.shape[:2], -1), draws.shape[2:]
+
+
+def _halves(draws: Tensor) -> Tensor:
+    """Halves of chains as chains, `(2 * chain, draw // 2, number)`; a draw in the middle is left out."""
     half = draws.shape[1] // 2
-    flat = draws.reshape(*draws.shape[:2], -1)
-    return torch.cat([flat[:, :half], flat[:, -half:]]), draws.shape[2:]
+    return torch.cat([draws[:, :half], draws[:, -half:]])
+
+
+def _split(values: Any) -> tuple[Tensor, torch.Size]:
+    draws, shape = _checked(values)
+    return _halves(draws), shape
 
 
 def _rank_normalised(draws: Tensor) -> Tensor:
@@ -140,6 +155,28 @@ def _plain_rhat(draws: Tensor) -> Tensor:
     within, between = draws.var(1).mean(0), draws.mean(1).var(0)
     ratio = ((num_draws - 1) / num_draws * within + between) / within
     return torch.where((within == 0) & (between == 0), 1.0, ratio.sqrt())
+
+
+def _plain_effective_sample_size(draws: Tensor) -> Tensor:
+    """ESS `(number,)` of chains as they are, `(chain, draw, number)`."""
+    num_chains, num_draws = draws.shape[:2]
+    total = num_chains * num_draws
+    inside = _autocovariance(draws).mean(0)
+    within = inside[0] * num_draws / (num_draws - 1)
+    overall = inside[0] + draws.mean(1).var(0)
+    constant = overall == 0
+    correlation = 1 - (within - inside) / torch.where(constant, 1.0, overall)
+    correlation[0] = 1.0
+    # the pair that ends the sum: the first that is not positive, or the last one before the last draw
+    last = max((num_draws - 3) // 2, 0)
+    pairs = correlation[: 2 * last + 2].unflatten(0, (-1, 2)).sum(1)
+    added = torch.cat([(pairs > 0).cumprod(0)[:last], torch.zeros_like(pairs[:1])])
+    end = added.sum(0, keepdim=True).long()
+    first = correlation.gather(0, 2 * end)[0]
+    once = torch.where(pairs.gather(0, end)[0] >= 0, first, first.clamp_min(0))
+    length = -1 + 2 * (pairs.cummin(0).values * added).sum(0) + once
+    effective = total / length.clamp_min(1 / math.log10(total))
+    return torch.where(constant, float(total), effective)
 
 
 def _autocovariance(draws: Tensor) -> Tensor:
