@@ -293,12 +293,8 @@ def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan
         bar.step(epoch + 1)
     row: Row = {"epoch": epoch + 1}
     row["gradients"] = _count_gradients(infos, ensemble.method)
-<<<<<<< HEAD
     row |= _epoch_means(infos, epoch + 1)
-=======
-    row |= _epoch_means(infos, run.epoch + 1)
-    _check_weights(state, run.epoch + 1)
->>>>>>> 63b1565 (Weights that are not finite are neither saved nor returned; an infinite first loss is told as one under vmap too)
+    _check_weights(state, epoch + 1)
     row["seconds"] = time.perf_counter() - start
     ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
     return replace(run, ensemble=ensemble, standing=replace(run.standing, epoch=epoch + 1))
