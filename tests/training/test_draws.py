@@ -55,6 +55,13 @@ def test_large_networks_come_in_few_at_a_time():
     assert draws_at_once(1 << 40) == 1
 
 
+def test_the_bytes_of_a_network_decide_how_many_come_at_a_time(monkeypatch):
+    """Of what each draw has for itself: 58 numbers of four bytes."""
+    ensemble = fitted(be.ECMP(select="all"), small_mlp)
+    monkeypatch.setattr(draws, "_BYTES_AT_A_TIME", 4 * 58 * 3)
+    assert [part.num_members for part in ensemble.networks(8)] == [3, 3, 2]
+
+
 def test_dropout_differs_between_draws_and_between_batches_of_rows():
     ensemble = fitted(be.MCDropout(), lambda: with_dropout(small_mlp))
     found = ensemble.networks(4)

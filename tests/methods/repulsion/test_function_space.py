@@ -47,17 +47,24 @@ PLAIN = {"num_members": 4, "space": "function", "optimizer": "sgd", "momentum": 
 @pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
 @pytest.mark.parametrize("calibrate", [True, False])
 @pytest.mark.parametrize("elsewhere", [False, True])
-@pytest.mark.parametrize(("every", "step"), [(1, 0), (3, 0), (3, 1)])
-def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, every, step):
-    """phi_i = J_i^T (D s)_i + J'_i^T (n D p - R f')_i with Jacobians written out, J' at the points that are compared.
+@pytest.mark.parametrize(("every", "step", "driving"), [(1, 0, 1.0), (3, 0, 0.6), (3, 1, 0.6)])
+def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, every, step, driving):
+    """phi_i = J_i^T d (D s)_i + J'_i^T (d n D p - R f')_i with Jacobians written out, J' at the compared points.
 
-    The prior over functions p acts at every n-th step, n times as strong.
+    The prior over functions p acts at every n-th step, n times as strong; d is the factor on the driving force.
     """
     x, y = data()
     others = torch.randn(5, 4, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     points = {"points": lambda generator: others} if elsewhere else {}
     method = kind(
-        **PLAIN, calibrate=calibrate, features="outputs", prior_draws=4, prior_points=2, prior_every=every, **points
+        **PLAIN,
+        calibrate=calibrate,
+        features="outputs",
+        prior_draws=4,
+        prior_points=2,
+        prior_every=every,
+        driving=driving,
+        **points,
     )
     state, found = moved(method, be.Task(tiny, be.Categorical()), x, y, step=step)
     with scoped(0):
@@ -86,8 +93,8 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, eve
     forces = method.forces(*products([f]))
     drive = torch.eye(4, dtype=torch.float64) if forces.driving is None else forces.driving
     for i, params in enumerate(members):
-        phi = flat_jacobian(module, params, x).T @ (drive @ s)[i]
-        phi = phi + flat_jacobian(module, params, where).T @ (drive @ pull - forces.repelling @ f)[i]
+        phi = flat_jacobian(module, params, x).T @ (driving * drive @ s)[i]
+        phi = phi + flat_jacobian(module, params, where).T @ (driving * drive @ pull - forces.repelling @ f)[i]
         torch.testing.assert_close(found[i], phi / 6, rtol=1e-6, atol=1e-8)
 
 
