@@ -190,3 +190,33 @@ def test_a_kept_or_reweighted_ensemble_can_be_saved(fitted, tmp_path):
         assert torch.equal(loaded.predict(x).probs, changed.predict(x).probs)
     with pytest.raises(be.SettingError, match="4 non-negative numbers, one per member"):
         fitted.reweight([1, 2])
+
+
+MANY_NETWORKS = [
+    be.ECMP(num_members=3, draws=7),
+    be.Dropout(num_members=3, draws=7),
+    be.SWAG(num_members=3, draws=7, rank=2),
+    be.HMC(num_members=3, max_leapfrog=5),
+    be.CyclicalSGMCMC(num_members=3, cycles=1, samples_per_cycle=4),
+]
+
+
+@pytest.mark.parametrize("method", MANY_NETWORKS, ids=lambda method: type(method).__name__)
+def test_members_of_many_networks_are_weighed_by_their_averages(method):
+    """Weights and choices are of members, which `reweight` and `keep` take, not of the networks that they draw."""
+    task, (x, y) = be.Task(small_mlp, be.Categorical()), table(60)
+    size = None if isinstance(method, be.HMC) else 16
+    ensemble = quick_fit(task, (x, y), method, epochs=8, batch_size=size)
+    averages = torch.stack([ensemble.keep([m]).predict(x).log_prob(y).double() for m in range(3)])
+    weights = be.weighting.stacking(ensemble, (x, y))
+    torch.testing.assert_close(weights, stacking_weights(averages), atol=1e-6, rtol=0)
+    assert be.weighting.pseudo_bma(ensemble, (x, y)).shape == (3,)
+    assert be.weighting.select(ensemble, (x, y), budget=1) == [int(averages.mean(1).argmax())]
+    assert ensemble.reweight(weights).predict(x).probs.isfinite().all()
+
+
+@pytest.mark.parametrize("weigh", [be.weighting.stacking, be.weighting.pseudo_bma])
+def test_a_single_member_of_many_networks_cannot_be_weighed(weigh):
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(60), be.ECMP())
+    with pytest.raises(be.SettingError, match=r"this ensemble of ECMP has one.*train it with num_members=2 or more"):
+        weigh(ensemble, table(60))

@@ -97,9 +97,10 @@ def stacking(ensemble: Ensemble, data: Any) -> Tensor:
 
     maximise  mean_n log sum_m w_m p_m(y_n|x_n)   over   w >= 0, sum w = 1
 
-    A convex problem, solved to its optimum. Members that add nothing get weight 0 (up to 1e-9).
+    A convex problem, solved to its optimum. Members that add nothing get weight 0 (up to 1e-9). A member that stands
+    for many networks (components, chains, Gaussians) is the average of those it draws.
     """
-    return stacking_weights(member_log_probs(ensemble, data))
+    return stacking_weights(_log_probs_of_members(ensemble, data))
 
 
 def pseudo_bma(ensemble: Ensemble, data: Any, *, resamples: int = 1000, seed: int = 0) -> Tensor:
@@ -107,7 +108,7 @@ def pseudo_bma(ensemble: Ensemble, data: Any, *, resamples: int = 1000, seed: in
 
     It is more cautious than the softmax of the plain log score, which a single row can decide.
     """
-    log_probs = member_log_probs(ensemble, data)
+    log_probs = _log_probs_of_members(ensemble, data)
     num = log_probs.shape[1]
     generator = seeds.generator(seed, "bayesian bootstrap")
     shares = torch.empty(resamples, num, dtype=torch.float64).exponential_(generator=generator)
@@ -122,7 +123,7 @@ def select(ensemble: Ensemble, data: Any, budget: int) -> list[int]:
 
     Reference: Caruana et al. (2004), "Ensemble selection from libraries of models".
     """
-    log_probs = member_log_probs(ensemble, data)
+    log_probs = _log_probs_of_members(ensemble, data)
     require(1 <= budget <= len(log_probs), f"the budget is between 1 and {len(log_probs)}, all members, got {budget}")
     chosen: list[int] = []
     total = torch.full_like(log_probs[0], -math.inf)
@@ -135,9 +136,30 @@ def select(ensemble: Ensemble, data: Any, budget: int) -> list[int]:
 
 
 def member_log_probs(ensemble: Ensemble, data: Any) -> Tensor:
-    """log p(y_n|x_n, theta_m) in double precision, `(member, row)`."""
+    """log p(y_n|x_n, theta_m) of every network that predictions average over, in double precision, `(network, row)`."""
     parts = [predictive.member_log_prob(targets).double() for predictive, targets in ensemble.predictions(data)]
     return torch.cat(parts, dim=1)
+
+
+def _log_probs_of_members(ensemble: Ensemble, data: Any) -> Tensor:
+    """log p_m(y_n|x_n) of what `Ensemble.reweight` and `keep` take, `(member, row)`.
+
+    A member that draws networks, or has kept several, predicts by their average.
+    """
+    networks = ensemble.networks()
+    if not networks.sampled and networks.joined().num_members == ensemble.num_members:
+        return member_log_probs(ensemble, data)
+    require(
+        ensemble.num_members > 1,
+        f"members are weighed against one another, and this ensemble of {type(ensemble.method).__name__} has one, "
+        "whose networks have the weights that its method gives them; train it with num_members=2 or more",
+    )
+    members = [ensemble.keep([index]) for index in range(ensemble.num_members)]
+    return torch.stack([_log_probs_of_average(member, data) for member in members])
+
+
+def _log_probs_of_average(ensemble: Ensemble, data: Any) -> Tensor:
+    return torch.cat([predictive.log_prob(targets).double() for predictive, targets in ensemble.predictions(data)])
 
 
 def stacking_weights(log_probs: Tensor) -> Tensor:
