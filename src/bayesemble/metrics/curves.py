@@ -21,7 +21,12 @@ from bayesemble.predictive.base import check_level
 
 @dataclass(frozen=True, eq=False)
 class SizeCurve:
-    """A score of ensembles of some of the members, by their number: all `(size,)`."""
+    """A score of ensembles of some of the members, by their number: all `(size,)`.
+
+    The members are those that were trained together. Where members act on one another in training (`Repulsive`,
+    `Stein`), fewer of them would have been pushed less and would lie elsewhere: then this is the score of a part of the
+    large ensemble, not that of a smaller one.
+    """
 
     size: Tensor
     mean: Tensor
@@ -39,13 +44,17 @@ def size_curve(
     subsets: int = 20,
     seed: int = 0,
 ) -> SizeCurve:
-    """What would fewer members have reached? Mean and standard deviation of a score over subsets of each size.
+    """What do fewer of the members reach? Mean and standard deviation of a score over subsets of each size.
 
     mean_S score(p_S, y),    p_S = sum_{m in S} w_m p_m / sum_{m in S} w_m,    |S| = size
 
     Where there are at most `subsets` subsets of a size, all are taken; otherwise `subsets` different ones, at random.
     Subsets overlap, the more so the larger they are: the deviation shrinks to 0 at all members for that reason alone,
     and is not the error of the curve. Members of weight 0 are left out.
+
+    Members that were trained alone would be the same ones in a smaller ensemble. Members that act on one another in
+    training (`Repulsive`, `Stein`) would not, and a prediction does not know how they were trained: train an ensemble
+    of each size to see what fewer of these reach.
 
     Args:
         predictive: What was predicted, with its members.
