@@ -56,7 +56,7 @@ def refresh_manifest(run: Path) -> None:
 
 
 def test_killed_runs_resume_to_the_weights_of_an_undisturbed_run(tmp_path):
-    """Killed twice at each of the twelve steps of writing, and six runs at random moments, not all of which hit."""
+    """Killed twice at each of the thirteen steps of writing, and six runs at random moments, not all of which hit."""
     command = [sys.executable, str(TESTS / "kill_driver.py"), str(tmp_path), "6"]
     result = subprocess.run(command, capture_output=True, text=True, env=with_tests_on_path(), timeout=280, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
@@ -67,10 +67,75 @@ def test_killed_runs_resume_to_the_weights_of_an_undisturbed_run(tmp_path):
     assert seen["leftovers"] >= 14
 
 
-def test_only_the_newest_checkpoint_is_kept(tmp_path):
-    quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, epochs=3)
-    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000003"]
-    assert sorted(path.name for path in tmp_path.glob("*/*")) == sorted(FILES)
+@pytest.mark.parametrize(
+    ("options", "numbers"), [({}, [3, 4]), ({"keep_checkpoints": 1}, [4]), ({"keep_checkpoints": 3}, [2, 3, 4])]
+)
+def test_only_the_newest_checkpoints_are_kept(tmp_path, options, numbers):
+    quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, epochs=4, **options)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"checkpoint-{number:06d}" for number in numbers]
+    for folder in tmp_path.iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    with pytest.raises(be.SettingError, match="at least one checkpoint is kept, got keep_checkpoints=0"):
+        quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, keep_checkpoints=0)
+
+
+def damage(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_one_before(tmp_path, name):
+    task = be.Task(small_mlp, be.Categorical())
+    whole = quick_fit(task, table(), epochs=5)
+    quick_fit(task, table(), epochs=3, checkpoint=tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.glob("checkpoint-000002/*")}
+    damage(tmp_path / "checkpoint-000003", name)
+    with pytest.raises(be.CheckpointError, match="checkpoint-000003"):
+        be.load(tmp_path, small_mlp)
+    checkpoint.tidy(tmp_path)
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.warns(UserWarning, match=r"checkpoint-000003.*; training goes on from checkpoint-000002"):
+        resumed = quick_fit(task, table(), epochs=5, checkpoint=tmp_path, resume=True)
+    for leaf, expected in whole.state.members.params.items():
+        assert torch.equal(resumed.state.members.params[leaf], expected), leaf
+
+
+def test_a_run_without_a_whole_checkpoint_is_refused_and_left_as_it_is(tmp_path):
+    task = be.Task(small_mlp, be.Categorical())
+    quick_fit(task, table(), epochs=3, checkpoint=tmp_path)
+    for folder in tmp_path.iterdir():
+        damage(folder, TENSORS)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+    with pytest.raises(be.CheckpointError, match="checkpoint-000003"):
+        quick_fit(task, table(), epochs=5, checkpoint=tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/*")} == before
+
+
+def test_an_ensemble_is_not_saved_over_a_run(tmp_path, run):
+    task = be.Task(small_mlp, be.Categorical())
+    quick_fit(task, table(), epochs=3, checkpoint=tmp_path / "run of fit")
+    before = {path: path.read_bytes() for path in (tmp_path / "run of fit").glob("*/*")}
+    with pytest.raises(be.CheckpointError, match="holds a run of fit"):
+        be.load(run, small_mlp).save(tmp_path / "run of fit")
+    assert {path: path.read_bytes() for path in (tmp_path / "run of fit").glob("*/*")} == before
+    inside(run, RUN).write_text("not JSON")
+    with pytest.raises(be.CheckpointError, match="is damaged"):
+        quick_fit(task, table()).save(run)
+
+
+def test_folders_that_are_not_ours_are_never_removed(tmp_path):
+    task = be.Task(small_mlp, be.Categorical())
+    quick_fit(task, table(), epochs=2, checkpoint=tmp_path)
+    mine = ["checkpoint-mine", "checkpoint-\N{ARABIC-INDIC DIGIT ONE}", "checkpoint-000000"]
+    mine += [".writing-mine", ".writing-checkpoint-mine", ".writing-checkpoint-000001-1"]
+    for name in mine:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("years of work")
+    (tmp_path / "checkpoint-000000" / MANIFEST).write_text("{}")
+    quick_fit(task, table(), epochs=4, checkpoint=tmp_path, resume=True)
+    assert all((tmp_path / name / "thesis.txt").read_text() == "years of work" for name in mine)
 
 
 def test_a_history_that_is_not_finite_is_strict_json_and_comes_back_undefined(tmp_path):
@@ -86,7 +151,7 @@ def test_a_history_that_is_not_finite_is_strict_json_and_comes_back_undefined(tm
 
 
 def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, monkeypatch):
-    """Every file and their folder are flushed before the rename, and the root after it; then the older ones go."""
+    """Every file and their folder are flushed before the rename, and the root after it; then an older one goes."""
     done, flush, replace, remove = [], os.fsync, Path.replace, shutil.rmtree
 
     def name_of(handle: int) -> str:
@@ -95,19 +160,21 @@ def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, mon
     monkeypatch.setattr(os, "fsync", lambda handle: (done.append(("flush", name_of(handle))), flush(handle)))
     monkeypatch.setattr(Path, "replace", lambda old, new: (done.append(("rename", new.name)), replace(old, new))[1])
     monkeypatch.setattr(shutil, "rmtree", lambda path: (done.append(("remove", Path(path).name)), remove(path)))
-    quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, epochs=2)
-    for number in (1, 2):
+    quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, epochs=3)
+    for number in (1, 2, 3):
         end = done.index(("rename", f"checkpoint-00000{number}"))
         writing = f".writing-checkpoint-00000{number}-{os.getpid()}"
         assert set(done[end - 5 : end]) == {("flush", name) for name in (*FILES, writing)}
         assert done[end - 1] == ("flush", writing)
         assert done[end + 1] == ("flush", tmp_path.name)
-    assert done[-1] == ("remove", "checkpoint-000001")
+    removed = f".writing-checkpoint-000001-{os.getpid()}"
+    assert done[-2:] == [("rename", removed), ("remove", removed)]
 
 
 def test_leftovers_of_a_killed_write_are_cleaned_up(run):
     (run / ".writing-checkpoint-000007-1").mkdir()
     (run / ".writing-checkpoint-000007-1" / TENSORS).write_bytes(b"half")
+    (run / ".writing-checkpoint-000007-1" / ".tmpa1B2c3").write_bytes(b"half")
     be.load(run, small_mlp).save(run)
     assert [path.name for path in run.iterdir()] == ["checkpoint-000002"]
 

@@ -6,7 +6,8 @@
                          /history.jsonl        one row per epoch
 
 A checkpoint is written into a temporary folder, flushed to disk, and appears under its name by one rename; older
-ones go only after that. Nothing in it is executable and no path in it is followed.
+ones, but for the one before it, go only after that. Nothing in it is executable and no path in it is followed. Only
+folders with these names and with nothing but these files inside are ever removed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import math
 import os
 import re
 import shutil
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,11 @@ from bayesemble.core.files import WRITING, flush, json_text, replacing
 from bayesemble.core.members import Members, State
 
 RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.jsonl", "manifest.json"
-_NAME = re.compile(r"checkpoint-(\d+)")
+KEEP = 2
+"""How many checkpoints a run keeps: if the newest is damaged, it goes on from the one before."""
+_NAME = re.compile(r"checkpoint-([0-9]+)")
+_HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-[0-9]+")
+_UNNAMED_TENSORS = re.compile(r"\.tmp\w{6}")  # what safetensors calls a file until it is whole
 
 Row = dict[str, Any]
 
@@ -55,25 +61,34 @@ def exists(folder: str | Path) -> bool:
     return _newest(Path(folder)) is not None
 
 
-def tidy(folder: str | Path) -> None:
-    """Remove what a killed run may have left: half-written checkpoints, and finished ones that are not the newest."""
+def tidy(folder: str | Path, keep: int = KEEP) -> None:
+    """Remove what a killed run may have left: half-written checkpoints, and finished ones but the newest."""
     root = Path(folder)
-    for leftover in [*root.glob(f"{WRITING}checkpoint-*"), *_all(root)[:-1]]:
-        shutil.rmtree(leftover)
+    finished = [path for path in _all(root) if (path / MANIFEST).is_file()]
+    for old in filter(_holds_only_ours, finished[:-keep]):
+        old.replace(root / f"{WRITING}{old.name}-{os.getpid()}")  # so that a kill leaves no half of it under its name
+    for leftover in root.glob(f"{WRITING}*"):
+        if _HALF_WRITTEN.fullmatch(leftover.name) and leftover.is_dir() and _holds_only_ours(leftover):
+            shutil.rmtree(leftover)
 
 
-def write(folder: str | Path, checkpoint: Checkpoint) -> None:
-    """Add a checkpoint to a run folder; on return it is on disk and the older ones are gone."""
+def _holds_only_ours(folder: Path) -> bool:
+    names = {path.name for path in folder.iterdir()} - {*_FILES, MANIFEST}
+    return all(map(_UNNAMED_TENSORS.fullmatch, names))
+
+
+def write(folder: str | Path, checkpoint: Checkpoint, keep: int = KEEP) -> None:
+    """Add a checkpoint to a run folder; on return it is on disk, and of the older ones all but `keep - 1` are gone."""
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    tidy(root)
+    tidy(root, keep)
     newest = _newest(root)
     number = 1 if newest is None else _number(newest) + 1
     with replacing(root / f"checkpoint-{number:06d}") as temporary:
         temporary.mkdir()
         _write_files(temporary, checkpoint)
     flush(root)
-    tidy(root)
+    tidy(root, keep)
 
 
 def read(folder: str | Path) -> Checkpoint:
@@ -85,9 +100,40 @@ def read(folder: str | Path) -> Checkpoint:
     if newest is None:
         found = ", ".join(sorted(path.name for path in root.iterdir())[:5]) or "nothing"
         raise CheckpointError(f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}")
+    return _read(newest)
+
+
+def recover(folder: str | Path) -> Checkpoint:
+    """Read the newest checkpoint of a run folder that is whole; where a newer one is not, a warning says so."""
+    found, damaged = None, None
+    for path in reversed(_all(Path(folder))):
+        try:
+            found = _read(path)
+        except CheckpointError as error:
+            damaged = damaged or error
+            continue
+        if damaged is not None:
+            warnings.warn(f"{damaged}; training goes on from {path.name}, the one before", stacklevel=2)
+        break
+    if found is None:
+        return read(folder)  # which says what is wrong with the newest
+    tidy(folder)
+    return found
+
+
+def check_replaceable(folder: str | Path) -> None:
+    """Refuse to save an ensemble where `fit` keeps a run, or where something is that cannot be read."""
+    newest = _newest(Path(folder))
+    if newest is not None and "progress" in _parse(newest / RUN, _text(newest / RUN)):
+        raise CheckpointError(
+            f"{folder} holds a run of fit, which could not be resumed any more; save the ensemble in another folder"
+        )
+
+
+def _read(newest: Path) -> Checkpoint:
     _verify(newest)
-    run = _parse(newest / RUN, (newest / RUN).read_text(encoding="utf-8"))
-    lines = (newest / HISTORY).read_text(encoding="utf-8").splitlines()
+    run = _parse(newest / RUN, _text(newest / RUN))
+    lines = _text(newest / HISTORY).splitlines()
     history = [{name: _numbers(value) for name, value in _parse(newest / HISTORY, line).items()} for line in lines]
     try:
         tensors = load_file(newest / TENSORS)
@@ -164,10 +210,17 @@ def _unflatten(tensors: dict[str, Tensor], prefix: str, shared: frozenset[str], 
     return State(Members(params, buffers, tensors[f"{prefix}/weights"], shared), slots)
 
 
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
 def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} is damaged: a JSON object was expected, got {type(value).__name__}")

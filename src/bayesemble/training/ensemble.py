@@ -143,8 +143,12 @@ class Ensemble:
         return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)
 
     def save(self, folder: str | Path) -> None:
-        """Write the ensemble into a folder; `load` brings it back."""
-        checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history))
+        """Write the ensemble into a folder; `load` brings it back.
+
+        What `save` wrote there before is replaced; a folder in which `fit` keeps a run is refused.
+        """
+        checkpoints.check_replaceable(folder)
+        checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history), keep=1)
         if self.recording is not None:
             self.recording.copy_to(Path(folder))
 

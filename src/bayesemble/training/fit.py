@@ -46,6 +46,7 @@ def fit(
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int = 1,
+    keep_checkpoints: int = checkpoints.KEEP,
     resume: bool = False,
     offload: str | Path | None = None,
     record: str | None = None,
@@ -69,7 +70,8 @@ def fit(
         device: Where to train; None is the CPU.
         checkpoint: Folder to save the run in.
         checkpoint_every: Epochs between checkpoints.
-        resume: Go on from the folder's last checkpoint, if there is one.
+        keep_checkpoints: How many stay; with two, a run whose newest is damaged resumes from the one before.
+        resume: Go on from the folder's last checkpoint that is whole, if there is one.
         offload: Folder for members that do not fit into memory: parameters, buffers, moments and gradients lie there in
             memory-mapped files, and the executor, `Loop()` or `Vmap(chunk=...)`, brings in a few members at a time.
             The numbers are those without it. The ensemble that is returned lies there too: keep the folder as long as
@@ -81,6 +83,7 @@ def fit(
             clone what is to be kept.
     """
     _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    require(keep_checkpoints >= 1, f"at least one checkpoint is kept, got keep_checkpoints={keep_checkpoints}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     device = torch.device(device or "cpu")
     if offload is not None:
@@ -122,12 +125,12 @@ def fit(
                 run = replace(run, standing=replace(run.standing, stopped=True))
             bar.row(run.ensemble.history[-1])
             if checkpoint is not None and (run.standing.trained or run.standing.epoch % checkpoint_every == 0):
-                run.save(checkpoint)
+                run.save(checkpoint, keep_checkpoints)
         if not run.standing.finished:
             trained = run.best or run.ensemble.state
             run = _finish(run, source, plan)
             if checkpoint is not None and run.ensemble.state is not trained:
-                run.save(checkpoint)
+                run.save(checkpoint, keep_checkpoints)
     return replace(run.ensemble, task=bound, state=_settled(run.best or run.ensemble.state, allocator))
 
 
@@ -155,9 +158,10 @@ class _Run:
     standing: Standing
     best: State | None = None
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, keep: int) -> None:
         described = self.ensemble.describe() | {"progress": self.standing.to_json()}
-        checkpoints.write(folder, Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best))
+        found = Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best)
+        checkpoints.write(folder, found, keep)
 
 
 def _check_settings(
@@ -224,8 +228,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
         raise CheckpointError(
             f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
         )
-    checkpoints.tidy(folder)
-    return checkpoints.read(folder)
+    return checkpoints.recover(folder)
 
 
 def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan) -> _Run:

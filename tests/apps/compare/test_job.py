@@ -43,7 +43,12 @@ def test_a_run_is_trained_scored_and_measured(make):
     assert cost["gradient_evaluations"] == 4 * 4 * 2, "epochs, batches of 64 of 200 rows, members"
     assert cost["parameters"] == 2 * sum(p.numel() for p in ensemble.task.module.parameters())
     assert 0 <= cost["peak_memory_mb"] < 500
-    assert sorted(path.name for path in job.folder.iterdir()) == ["checkpoint-000004", "result.json", "source.json"]
+    assert sorted(path.name for path in job.folder.iterdir()) == [
+        "checkpoint-000003",
+        "checkpoint-000004",
+        "result.json",
+        "source.json",
+    ]
 
 
 def test_numbers_have_a_crps_in_units_of_the_target(make):
