@@ -1,8 +1,11 @@
 import math
+from collections import UserDict
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from bayesemble.core.arrays import as_inputs, as_tensor, check_finite, check_rows
 from bayesemble.core.errors import DataError
@@ -52,6 +55,20 @@ def test_writing_to_a_tensor_leaves_the_read_only_array_it_came_from_alone():
     array = read_only(np.array(NUMBERS, dtype=np.float32))
     as_tensor(array, "inputs", FLOAT).fill_(-1)
     assert array.tolist() == NUMBERS
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict, MappingProxyType])
+def test_any_mapping_of_arrays_is_a_dict_of_tensors(kind):
+    found = as_inputs(kind({"x": np.array(NUMBERS), "mask": [1, 0, 1]}), FLOAT)
+    assert type(found) is dict
+    assert {key: leaf.tolist() for key, leaf in found.items()} == {"x": NUMBERS, "mask": [1, 0, 1]}
+
+
+def test_datasets_and_loaders_are_no_inputs():
+    dataset = TensorDataset(torch.tensor(NUMBERS))
+    for given in (dataset, Subset(dataset, [0]), DataLoader(dataset)):
+        with pytest.raises(DataError, match=rf"got a {type(given).__name__}; take the inputs out of it"):
+            as_inputs(given, FLOAT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

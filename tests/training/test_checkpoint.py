@@ -75,7 +75,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path, options, numbers):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"checkpoint-{number:06d}" for number in numbers]
     for folder in tmp_path.iterdir():
         assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    with pytest.raises(be.SettingError, match="at least one checkpoint is kept, got keep_checkpoints=0"):
+    with pytest.raises(be.SettingError, match="keep_checkpoints must be a whole number from 1, got 0"):
         quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, keep_checkpoints=0)
 
 

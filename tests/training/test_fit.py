@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -180,6 +181,29 @@ def test_resuming_under_other_settings_is_refused(tmp_path, change, message):
         quick_fit(**(settings | change), resume=True)
 
 
+def test_whole_numbers_of_numpy_are_those_of_python(tmp_path):
+    counts = {"epochs": 2, "batch_size": 16, "seed": 3, "checkpoint_every": 1, "keep_checkpoints": 1, "patience": 5}
+    counts |= {"validation": table()}
+    plain = quick_fit(TASK, table(), checkpoint=tmp_path / "plain", **counts)
+    theirs = {name: np.int64(value) if isinstance(value, int) else value for name, value in counts.items()}
+    found = quick_fit(TASK, table(), checkpoint=tmp_path / "numpy", **theirs)
+    for name, leaf in plain.state.members.params.items():
+        assert torch.equal(found.state.members.params[name], leaf)
+    quick_fit(TASK, table(), checkpoint=tmp_path / "numpy", resume=True, **counts)
+
+
+@pytest.mark.parametrize("name", ["epochs", "batch_size", "seed", "checkpoint_every", "keep_checkpoints", "patience"])
+@pytest.mark.parametrize("value", [1.5, "2", [1]])
+def test_what_is_no_whole_number_is_refused(name, value):
+    with pytest.raises(be.SettingError, match=rf"{name} must be a whole number.*got {re.escape(repr(value))}"):
+        quick_fit(TASK, table(), **{"validation": table(), name: value})
+
+
+def test_a_seed_is_always_needed():
+    with pytest.raises(be.SettingError, match="seed must be a whole number, got None"):
+        quick_fit(TASK, table(), seed=None)
+
+
 def test_an_existing_run_is_not_overwritten_by_accident(tmp_path):
     quick_fit(TASK, table(), checkpoint=tmp_path)
     with pytest.raises(be.CheckpointError, match="already holds a run; pass resume=True"):
@@ -265,8 +289,8 @@ BAD_SETTINGS = {
     "patience without validation": ({"patience": 3}, "go by the validation loss"),
     "keep_best without validation": ({"keep_best": True}, "go by the validation loss"),
     "resume without folder": ({"resume": True}, "pass checkpoint="),
-    "no patience": ({"patience": 0, "validation": table()}, "at least one epoch, got 0"),
-    "never a checkpoint": ({"checkpoint_every": 0}, "at least one epoch, got 0"),
+    "no patience": ({"patience": 0, "validation": table()}, "must be a whole number of epochs from 1, got 0"),
+    "never a checkpoint": ({"checkpoint_every": 0}, "must be a whole number of epochs from 1, got 0"),
 }
 
 

@@ -1,10 +1,12 @@
 """What users hand in as data becomes tensors here, and what cannot be used is named with its place."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from bayesemble.core.errors import DataError
 from bayesemble.core.types import Inputs, tensors_of
@@ -13,8 +15,13 @@ NumpyArray = np.ndarray[Any, Any]
 
 
 def as_inputs(inputs: Any, dtype: torch.dtype) -> Inputs:
-    """Arrays, or tuples or dicts of arrays, as tensors; real numbers in the network's number type."""
-    if isinstance(inputs, dict):
+    """Arrays, or tuples or mappings of arrays, as tensors; real numbers in the network's number type."""
+    if isinstance(inputs, Dataset | DataLoader):
+        raise DataError(
+            f"inputs must be arrays or tensors, got a {type(inputs).__name__}; take the inputs out of it, or go "
+            "through it with its targets by `ensemble.predictions(data)`"
+        )
+    if isinstance(inputs, Mapping):
         return {key: as_tensor(value, _input_name(inputs, key), dtype) for key, value in inputs.items()}
     if isinstance(inputs, tuple) or (isinstance(inputs, list) and inputs and isinstance(inputs[0], Tensor)):
         return tuple(as_tensor(value, _input_name(inputs, i), dtype) for i, value in enumerate(inputs))
@@ -77,7 +84,7 @@ def _items(inputs: Inputs) -> list[tuple[Any, Tensor]]:
     return list(enumerate(inputs)) if isinstance(inputs, tuple) else [(None, inputs)]
 
 
-def _input_name(inputs: Inputs, key: Any) -> str:
+def _input_name(inputs: Any, key: Any) -> str:
     """What an input is called in messages: by its key or its place, if there are several."""
     return "inputs" if isinstance(inputs, Tensor) else f"input {key!r}"
 

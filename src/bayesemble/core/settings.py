@@ -164,6 +164,14 @@ def parse_value(text: str) -> Any:
     return text
 
 
+def whole(value: Any, message: str, least: int | None = 1) -> int:
+    """A whole number of any library as one of Python; refuse anything else, or less, with a sentence."""
+    number = int(value) if isinstance(value, Integral) else None
+    if number is None or (least is not None and number < least):
+        raise SettingError(message)
+    return number
+
+
 def require(holds: bool, message: str) -> None:
     """Refuse a setting with a sentence."""
     if not holds:

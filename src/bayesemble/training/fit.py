@@ -13,7 +13,7 @@ import torch
 from bayesemble.core.errors import CheckpointError, SettingError, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.offload import MEMORY, Allocator, Disk
-from bayesemble.core.settings import require
+from bayesemble.core.settings import require, whole
 from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.choose import choose, wished
 from bayesemble.execute.executor import Executor, thread_count
@@ -59,7 +59,7 @@ def fit(
         task: What is inferred.
         method: How members are placed.
         data: `(x, y)` arrays or tensors, a `Dataset`, a `DataLoader`, or `PerMember(x, y)`. Inputs may be tuples
-            or dicts of tensors.
+            or mappings of tensors.
         epochs: Passes over the data.
         batch_size: Rows per step; None takes all at once, or what the `DataLoader` gives.
         validation: Data whose loss, -log p(y|x) under the averaged prediction, is taken after each epoch.
@@ -82,8 +82,13 @@ def fit(
         on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop. The state is the live one:
             clone what is to be kept.
     """
-    _check_settings(epochs, batch_size, validation, patience, keep_best, checkpoint, checkpoint_every, resume)
-    require(keep_checkpoints >= 1, f"at least one checkpoint is kept, got keep_checkpoints={keep_checkpoints}")
+    epochs = whole(epochs, f"epochs must be a whole number from 1, got {epochs!r}")
+    if batch_size is not None:
+        words = f"batch_size must be a whole number from 1, or None for all rows, got {batch_size!r}"
+        batch_size = whole(batch_size, words)
+    seed = whole(seed, f"seed must be a whole number, got {seed!r}", least=None)
+    _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     device = torch.device(device or "cpu")
     if offload is not None:
@@ -103,7 +108,7 @@ def fit(
     found = _find_checkpoint(checkpoint, resume)
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator)
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), int(seed), device)
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device)
     if found is None:
         run = _start(placed, method, source, executor, plan)
     else:
@@ -165,8 +170,6 @@ class _Run:
 
 
 def _check_settings(
-    epochs: int,
-    batch_size: int | None,
     validation: Any,
     patience: int | None,
     keep_best: bool,
@@ -174,15 +177,11 @@ def _check_settings(
     checkpoint_every: int,
     resume: bool,
 ) -> None:
-    require(isinstance(epochs, int) and epochs >= 1, f"epochs must be a whole number from 1, got {epochs}")
-    require(
-        batch_size is None or (isinstance(batch_size, int) and batch_size >= 1),
-        f"batch_size must be a whole number from 1, or None for all rows, got {batch_size}",
-    )
-    require(patience is None or patience >= 1, f"patience must be at least one epoch, got {patience}")
+    if patience is not None:
+        whole(patience, f"patience must be a whole number of epochs from 1, got {patience!r}")
     if validation is None and (patience is not None or keep_best):
         raise SettingError("patience and keep_best go by the validation loss; pass validation=(x, y)")
-    require(checkpoint_every >= 1, f"checkpoint_every must be at least one epoch, got {checkpoint_every}")
+    whole(checkpoint_every, f"checkpoint_every must be a whole number of epochs from 1, got {checkpoint_every!r}")
     if resume and checkpoint is None:
         raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
 
