@@ -391,3 +391,9 @@ def test_a_negative_ridge_is_refused(estimate, eta):
 def test_a_threshold_is_a_share(threshold):
     with pytest.raises(SettingError, match=rf"threshold is a share in \(0, 1\] or None, got {threshold}"):
         ssge(torch.zeros(3, 2), threshold=threshold)
+
+
+def test_samples_that_coincide_span_nothing():
+    found = spread(torch.zeros(4, 4, dtype=torch.float64), 7)
+    assert found.values.shape == (0,)
+    assert effective_dimension(found, 7) == 0
