@@ -9,7 +9,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.estimators.recipe import Recipe, own_defaults, stretch_of, stretched, table_network, train
 from bayesemble.metrics import coverage, fit_spread
-from bayesemble.task.networks import fresh_module
+from bayesemble.task.networks import new_module
 
 QUICK = Recipe(settings={"num_members": 2}, width=8, depth=0, epochs=3, batch_size=16)
 
@@ -80,9 +80,9 @@ def test_a_table_without_numbers_needs_no_embedding_of_them():
 def test_outputs_start_around_the_offset():
     network = Recipe(width=8).make_network(be.DeepEnsemble(), np.zeros((5, 2), np.float32), [], 1)
     with scoped(0):
-        plain = fresh_module(lambda: table_network(**network))
+        plain = new_module(lambda: table_network(**network))
     with scoped(0):
-        moved = fresh_module(lambda: table_network(**network, offset=3.0))
+        moved = new_module(lambda: table_network(**network, offset=3.0))
     x = torch.ones(4, 2)
     torch.testing.assert_close(moved(x), plain(x) + 3)
 

@@ -4,7 +4,7 @@ from torch import nn
 
 from bayesemble.core.seeds import scoped
 from bayesemble.models import mlp
-from bayesemble.task.networks import fresh_module
+from bayesemble.task.networks import new_module
 
 
 def count(network: nn.Module) -> int:
@@ -74,7 +74,7 @@ def test_the_forward_pass_is_the_formula(generator):
 def test_gamma_starts_at_the_scale_also_when_a_network_is_reinitialised():
     with scoped(0):
         network = mlp(3, [5], 2, norm=True, input_norm=True, norm_scale=0.2)
-        again = fresh_module(network)
+        again = new_module(network)
     for one in (network, again):
         norms = [layer for layer in one if isinstance(layer, nn.BatchNorm1d)]
         assert len(norms) == 2

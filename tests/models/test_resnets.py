@@ -5,7 +5,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.models import resnet, resnet18, resnet20, resnet32
-from bayesemble.task.networks import fresh_module
+from bayesemble.task.networks import new_module
 
 
 def total(module: nn.Module) -> int:
@@ -82,7 +82,7 @@ def test_without_norm_a_new_network_is_its_shortcuts(generator):
     """Stem, every fourth pixel, zero channels, mean, linear layer; also when the network is re-initialised."""
     with scoped(0):
         network = resnet(14, 10, width=4, norm=False)
-        again = fresh_module(network)
+        again = new_module(network)
     x = torch.randn(2, 3, 16, 16, generator=generator)
     for one in (network, again):
         mean = one[0](x).relu()[:, :, ::4, ::4].mean((2, 3))

@@ -10,7 +10,7 @@ import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.models.table_networks import EMBEDDINGS, Periodic, Piecewise, Tabular, quantile_edges, tabular
-from bayesemble.task.networks import fresh_module
+from bayesemble.task.networks import new_module
 from helpers import quick_fit
 
 
@@ -68,7 +68,7 @@ def test_vmap_gives_what_single_networks_give(embedding, table):
     networks = []
     for _ in range(3):
         with scoped(len(networks)):
-            networks.append(fresh_module(make(embedding, (4, 4))))
+            networks.append(new_module(make(embedding, (4, 4))))
     leaves = [dict(network.named_parameters()) | dict(network.named_buffers()) for network in networks]
     stacked = {name: torch.stack([own[name] for own in leaves]) for name in leaves[0]}
     found = vmap(lambda own: functional_call(networks[0], own, table))(stacked)
@@ -79,7 +79,7 @@ def test_vmap_gives_what_single_networks_give(embedding, table):
 def test_every_parameter_is_reinitialised_and_reached_by_the_gradient(embedding, table):
     network = make(embedding, (4, 4))
     with scoped(1):
-        again = fresh_module(network)
+        again = new_module(network)
     again(*table).square().sum().backward()
     kept = dict(network.named_parameters())
     for name, parameter in again.named_parameters():

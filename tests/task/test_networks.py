@@ -6,7 +6,7 @@ from torch import nn
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError
-from bayesemble.task.networks import Alternatives, check_factory, check_trainable, checked_source, fresh_module
+from bayesemble.task.networks import Alternatives, check_factory, check_trainable, checked_source, new_module
 
 LAYERS = {
     "linear": lambda: nn.Linear(3, 2),
@@ -33,7 +33,7 @@ def made(make, seed=0):
 
 def fresh(source, seed=1):
     with seeds.scoped(seed):
-        return fresh_module(source)
+        return new_module(source)
 
 
 def values_of(module):
@@ -167,7 +167,7 @@ def test_a_network_may_reset_its_own_parameters_and_has_the_last_word_over_its_l
 
 def test_a_factory_must_return_a_network():
     with pytest.raises(ModelError, match=r"must return an nn\.Module, it returned NoneType"):
-        fresh_module(lambda: None)
+        new_module(lambda: None)
 
 
 def lazy():
@@ -206,7 +206,7 @@ def wide():
 
 def alternatives(member, sources=(narrow, wide), seed=1):
     with seeds.scoped(seed):
-        return fresh_module(sources, member)
+        return new_module(sources, member=member)
 
 
 @pytest.mark.parametrize("member", range(5))

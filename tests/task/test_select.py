@@ -6,7 +6,7 @@ from torch.func import functional_call
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.task.network_ends import Ends, find_ends
-from bayesemble.task.networks import fresh_module
+from bayesemble.task.networks import new_module
 from bayesemble.task.select import NORM_LAYERS, layers, select
 
 TOKENS = torch.arange(10).reshape(2, 5)
@@ -251,7 +251,7 @@ def test_frozen_ends_mean_no_parameter():
 
 def test_names_of_several_architectures():
     with scoped(0):
-        network = fresh_module([lambda: nn.Linear(4, 2), lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))])
+        network = new_module([lambda: nn.Linear(4, 2), lambda: nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))])
     assert select(network, "input") == ["0.weight", "0.bias"]
     assert select(network, "output") == ["1.1.weight", "1.1.bias"]
 

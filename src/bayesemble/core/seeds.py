@@ -2,15 +2,27 @@
 
 `child(0, "member", 3)` is the same number whatever the number of members, the executor, the machine or the
 point at which a run was resumed, so none of these can change a result, and no generator state is ever saved.
+
+Whoever takes no generator, as the layers of a network, draws from a stream: inside its blocks torch's random operations
+get a generator of the stream, in this thread alone. The generators that all threads share are left alone.
 """
+
+from __future__ import annotations
 
 import hashlib
 import json
+import os
+import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bayesemble.core.errors import ModelError
 
 
 def child(root: int, *names: str | int) -> int:
@@ -24,44 +36,173 @@ def generator(root: int, *names: str | int, device: torch.device | str = "cpu") 
     return torch.Generator(device=device).manual_seed(child(root, *names))
 
 
-def seed_torch(seed: int) -> None:
-    """Set torch's global random state, on all devices.
+class Generators:
+    """A generator for each device, all of one seed, made when they are first needed."""
 
-    Where there is only the CPU, its generator is seeded directly: `torch.manual_seed` writes down a traceback for each
-    kind of device that is missing, which takes longer than a step of a small network.
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._found: dict[torch.device, torch.Generator] = {}
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was drawn."""
+        fresh = [torch.Generator(device).manual_seed(self._seed) for device in self._found]
+        pairs = zip(self._found.values(), fresh, strict=True)
+        return any(not torch.equal(one.get_state(), other.get_state()) for one, other in pairs)
+
+    def on(self, device: torch.device) -> torch.Generator:
+        """The generator of a device."""
+        if device not in self._found:
+            self._found[device] = torch.Generator(device).manual_seed(self._seed)
+        return self._found[device]
+
+
+class EagerMode(TorchDispatchMode):
+    """A mode that does without `torch._dynamo`, whose import takes longer than training a small network."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class TorchStream(EagerMode):
+    """Random numbers of torch for whoever takes no generator: inside `with stream:`, they are drawn from here.
+
+    A block goes on where the last one ended. What is drawn is what torch's global generator would give after
+    `torch.manual_seed(seed)`. A process that is forked inside a block, as a worker of a `DataLoader`, is not meant.
     """
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generators = Generators(seed)
+        self._process = os.getpid()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not is_random(func, args, kwargs) or os.getpid() != self._process:
+            return func(*args, **kwargs)
+        return draw(func, args, kwargs, self.generators)
 
 
-_GLOBAL_STATE = threading.RLock()
+def is_random(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operation of torch draws random numbers and was given no generator."""
+    if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return "dropout_p" not in names or given.get("dropout_p", 0.0) > 0  # attention is random only with dropout
 
 
-@contextmanager
-def scoped(seed: int | None = None) -> Iterator[None]:
-    """Run a block with torch's global random state set to `seed`; the caller's state comes back afterwards.
+def draw(func: Any, args: Any, kwargs: dict[str, Any], generators: Generators) -> Any:
+    """Carry out a random operation with one of these generators."""
+    if recomputing():
+        raise ModelError(
+            "the network draws random numbers, as dropout does, inside activation checkpointing "
+            "(torch.utils.checkpoint), which could not draw the same in the backward pass; turn off one of the two"
+        )
+    kind = next((value.device for value in args if isinstance(value, Tensor)), kwargs.get("device"))
+    own = generators.on(torch.device(kind or "cpu"))
+    with_generator = _with_generator(func)
+    if with_generator is not None:
+        return with_generator(*args, **kwargs, generator=own)
+    source: Any = torch.random if own.device.type == "cpu" else torch.get_device_module(own.device)
+    with _SHARED:  # there is no such operation but with torch's own generator: it is lent the state of ours
+        before = source.get_rng_state()
+        source.set_rng_state(own.get_state())
+        try:
+            return func(*args, **kwargs)
+        finally:
+            own.set_state(source.get_rng_state())
+            source.set_rng_state(before)
 
-    One thread at a time: there is only one such state.
-    """
-    with _GLOBAL_STATE, torch.random.fork_rng():
-        if seed is not None:
-            seed_torch(seed)
-        yield
+
+@cache
+def _with_generator(func: Any) -> Any:
+    """The same operation with an argument `generator`, or None: `aten.randn.default` has `aten.randn.generator`."""
+    own = [argument.name for argument in func._schema.arguments]
+    if "generator" in own:
+        return func
+    for name in func.overloadpacket.overloads():
+        other = getattr(func.overloadpacket, name)
+        names = [argument.name for argument in other._schema.arguments]
+        if "generator" in names and [one for one in names if one != "generator"] == own:
+            return other
+    return None
+
+
+def recomputing() -> bool:
+    """Whether a block of `torch.utils.checkpoint` is running, which is run again in the backward pass."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and "_checkpoint_hook" in hooks[0].__qualname__
+
+
+_SHARED = threading.RLock()
 
 
 class Stream:
-    """Random numbers from torch's global state for whoever takes no generator: they go on where the last ones ended."""
+    """Random numbers of somebody else's code, as a factory or a data set: by torch, by numpy, or by Python's `random`.
+
+    A block goes on where the last one ended. The last two have only one state for all threads: they get back what they
+    had at the end of a block, and threads take turns.
+    """
 
     def __init__(self, seed: int) -> None:
-        with scoped(seed):
-            self._state = torch.get_rng_state()
+        self._torch = _UnlessReseeded(seed)
+        self._states = random.Random(seed).getstate(), np.random.RandomState(seed % 2**32).get_state()
 
-    @contextmanager
-    def resumed(self) -> Iterator[None]:
-        """Run a block in which torch draws from this stream."""
-        with scoped():
-            torch.set_rng_state(self._state)
-            yield
-            self._state = torch.get_rng_state()
+    def __enter__(self) -> Stream:
+        _SHARED.acquire()
+        self._before = self._swapped(self._states)
+        self._torch.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._torch.__exit__(*error)
+        self._states = self._swapped(self._before)
+        _SHARED.release()
+
+    @staticmethod
+    def _swapped(states: tuple[Any, Any]) -> tuple[Any, Any]:
+        before = random.getstate(), np.random.get_state()
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        return before
+
+
+class _UnlessReseeded(TorchStream):
+    """A stream until the code inside says `torch.manual_seed`: what it draws then is what it asked for.
+
+    The state that torch's own generator had before that comes back at the end of the block.
+    """
+
+    def __enter__(self) -> _UnlessReseeded:
+        self._before = torch.get_rng_state()
+        self._seed_before, self._fresh_before = torch.initial_seed(), _just_seeded()
+        self._left = False
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self._reseeded():
+            torch.set_rng_state(self._before)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_random(func, args, kwargs or {}) and self._reseeded():
+            return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _reseeded(self) -> bool:
+        now = torch.initial_seed() != self._seed_before or (not self._fresh_before and _just_seeded())
+        self._left = self._left or now
+        return self._left
+
+
+def _just_seeded() -> bool:
+    """Whether nothing was drawn from torch's own generator since it was seeded."""
+    return torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(torch.initial_seed()).get_state())
+
+
+def scoped(seed: int) -> Stream:
+    """A block of somebody else's code that draws from a seed: `with scoped(3): ...`."""
+    return Stream(seed)

@@ -22,7 +22,7 @@ from bayesemble.estimators.recipe import Recipe, own_defaults, train
 from bayesemble.methods import METHODS, method_class
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Categorical, Likelihood
-from bayesemble.task.networks import ModelSource, fresh_module
+from bayesemble.task.networks import ModelSource, new_module
 from bayesemble.training.ensemble import Ensemble
 
 _NESTED = "method__"
@@ -171,4 +171,4 @@ def _in_double(ensemble: Ensemble) -> Ensemble:
 
 
 def _double(source: ModelSource) -> nn.Module:
-    return fresh_module(source).double()
+    return new_module(source).double()

@@ -68,6 +68,8 @@ def vmap_obstacle(task: BoundTask, members: Members, batch: Batch) -> str | None
     """Say why vmap cannot run this network, naming the layer, or None: tried on a few rows against the loop."""
     if task.mixed:  # which network to run is a member's data, and under vmap code cannot depend on that
         return "vmap cannot run members of different architectures together"
+    if task.recomputes:
+        return "vmap cannot run activation checkpointing (torch.utils.checkpoint)"
     few = members.part(0, min(2, members.num_members))
     rows = _few_rows(batch, few.num_members)
     seeds = list(range(few.num_members)) if task.stochastic else None

@@ -97,6 +97,8 @@ def gradient_leaves(leaves: Leaves) -> Leaves:
     return {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
 
 
-def slopes(value: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Gradients of a scalar; zero for leaves that it does not depend on."""
-    return torch.autograd.grad(value, tuple(leaves), allow_unused=True, materialize_grads=True)
+def slopes(
+    value: Tensor | Sequence[Tensor], leaves: Sequence[Tensor], along: Sequence[Tensor] | None = None
+) -> tuple[Tensor, ...]:
+    """Gradients of a scalar, or of values `along` given directions; zero for leaves that they do not depend on."""
+    return torch.autograd.grad(value, tuple(leaves), along, allow_unused=True, materialize_grads=True)

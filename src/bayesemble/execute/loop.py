@@ -1,18 +1,20 @@
 """One member after the other: the reference, the most frugal in memory, and the fastest for convolutions on a CPU."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.seeds import scoped, seed_torch
+from bayesemble.core.seeds import TorchStream
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import Executor, gradient_leaves, slopes
+from bayesemble.task.recomputation import again, recorded
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,14 @@ class Loop(Executor):
         """Values and gradients, member by member."""
         values, gradients = [], _zeros(members.params, allocator)
         batch = replace(batch, inputs=self._ordered(batch.inputs))
-        with torch.enable_grad(), nullcontext() if seeds is None else scoped():
+        with torch.enable_grad():
             for index, (params, buffers) in enumerate(members.split()):
-                if seeds is not None:
-                    seed_torch(seeds[index])
                 leaves = gradient_leaves(params)
-                value = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
-                _add(gradients, members.shared, index, zip(leaves, slopes(value, list(leaves.values())), strict=True))
+                with _random(seeds, index), recorded() as placed:
+                    value = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
+                with again(placed):
+                    found = slopes(value, list(leaves.values()))
+                _add(gradients, members.shared, index, zip(leaves, found, strict=True))
                 values.append(value.detach())
         return torch.stack(values), gradients
 
@@ -80,18 +83,23 @@ class Loop(Executor):
     ) -> Leaves:
         """Gradients of what couples the members: all forward, then all backward."""
         batch = replace(batch, inputs=self._ordered(batch.inputs))
-        leaves, rows = [], []
-        with torch.enable_grad(), nullcontext() if seeds is None else scoped():
+        networks = []
+        with torch.enable_grad():
             for index, (params, buffers) in enumerate(members.split()):
-                if seeds is not None:
-                    seed_torch(seeds[index])
-                leaves.append(gradient_leaves(params))
-                rows.append(function(leaves[-1], buffers, batch.inputs_of(index), batch.targets_of(index)))
-            value = couple({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
-        found = iter(slopes(value, [leaf for own in leaves for leaf in own.values()]))
+                leaves = gradient_leaves(params)
+                with _random(seeds, index), recorded() as placed:
+                    outputs = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
+                networks.append((leaves, outputs, placed))
+            stacked = {
+                name: torch.stack([outputs[name].detach() for _, outputs, _ in networks]).requires_grad_()
+                for name in networks[0][1]
+            }
+            slope = dict(zip(stacked, slopes(couple(stacked), list(stacked.values())), strict=True))
         gradients = _zeros(members.params, allocator)
-        for index, own in enumerate(leaves):
-            _add(gradients, members.shared, index, ((name, next(found)) for name in own))
+        for index, (leaves, outputs, placed) in enumerate(networks):
+            with again(placed):
+                found = slopes([*outputs.values()], list(leaves.values()), [slope[name][index] for name in outputs])
+            _add(gradients, members.shared, index, zip(leaves, found, strict=True))
         return gradients
 
     @torch.no_grad()
@@ -105,10 +113,8 @@ class Loop(Executor):
     ) -> Tensor:
         """Values, member by member."""
         batch, values = Batch(self._ordered(inputs), torch.empty(0), inputs_per_member=per_member), []
-        with nullcontext() if seeds is None else scoped():
-            for index, (params, buffers) in enumerate(members.split()):
-                if seeds is not None:
-                    seed_torch(seeds[index])
+        for index, (params, buffers) in enumerate(members.split()):
+            with _random(seeds, index):
                 values.append(function(params, buffers, batch.inputs_of(index), None))
         return torch.stack(values)
 
@@ -116,6 +122,11 @@ class Loop(Executor):
         if not self.channels_last:
             return inputs
         return map_tensors(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)
+
+
+def _random(seeds: Sequence[int] | None, index: int) -> AbstractContextManager[Any]:
+    """What one member draws inside comes from its own seed, if there are seeds."""
+    return nullcontext() if seeds is None else TorchStream(seeds[index])
 
 
 def _zeros(params: Leaves, allocator: Allocator) -> Leaves:

@@ -41,7 +41,7 @@ def find_ends(module: nn.Module, inputs: Inputs, run: Callable[[Leaves], Tensor]
     real = {name: leaf for name, leaf in module.named_parameters() if leaf.is_floating_point()}
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in real.items()}
     layers = parameters_by_layer(module)
-    with seeds.scoped(0), torch.enable_grad(), _recorded_calls(module, list(layers), inputs) as calls:
+    with seeds.TorchStream(0), torch.enable_grad(), _recorded_calls(module, list(layers), inputs) as calls:
         output = run(leaves)
     owner = _owners(layers, [layer for layer, _ in calls])
     first, last = ({owner[name] for name in names} for names in _first_and_last(output, leaves))

@@ -1,4 +1,4 @@
-"""Fresh networks: from a factory, or from an instance whose layers are re-initialised; one architecture or several."""
+"""Networks that members begin with: from a factory, or from one that is given; one architecture or several."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -12,7 +12,10 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from bayesemble.core.errors import ModelError
 
 NetworkSource = nn.Module | Callable[[], nn.Module]
-"""A factory of networks, or a network, which is re-initialised."""
+"""A factory of networks, or a network."""
+
+STARTS = ("fresh", "given")
+"""What becomes of a network: it is re-initialised for each member, or each member begins with its weights."""
 
 ModelSource = NetworkSource | list[NetworkSource] | tuple[NetworkSource, ...]
 """One source, or one for each architecture."""
@@ -29,10 +32,10 @@ class Alternatives(nn.ModuleList):
     architecture: Tensor
     """Which of the networks this member runs."""
 
-    def __init__(self, sources: tuple[NetworkSource, ...], member: int = 0) -> None:
+    def __init__(self, sources: tuple[NetworkSource, ...], start: str | None = None, member: int = 0) -> None:
         index = member % len(sources)
-        used = _fresh_network(sources[index])  # made first, it is what the member's seed makes of it alone
-        super().__init__(used if i == index else _fresh_network(source) for i, source in enumerate(sources))
+        used = _new_network(sources[index], start)  # made first, it is what the member's seed makes of it alone
+        super().__init__(used if i == index else _new_network(source, start) for i, source in enumerate(sources))
         self.register_buffer("architecture", torch.tensor(index))
         kept = {id(parameter) for parameter in used.parameters()}
         with torch.no_grad():
@@ -60,17 +63,20 @@ def checked_source(model: Any) -> NetworkSource | tuple[NetworkSource, ...]:
     return sources[0] if len(sources) == 1 else sources
 
 
-def fresh_module(source: ModelSource, member: int = 0) -> nn.Module:
-    """Make a newly initialised network; its random numbers come from torch's global generator.
+def new_module(source: ModelSource, start: str | None = None, member: int = 0) -> nn.Module:
+    """Make a network that a member begins with; random numbers come from where torch takes them.
 
     Of several architectures, `member` says whose network it is to be: see `Alternatives`.
     """
     checked = checked_source(source)
-    return Alternatives(checked, member) if isinstance(checked, tuple) else _fresh_network(checked)
+    return Alternatives(checked, start, member) if isinstance(checked, tuple) else _new_network(checked, start)
 
 
-def _fresh_network(source: NetworkSource) -> nn.Module:
-    module = _reinitialised(source) if isinstance(source, nn.Module) else source()
+def _new_network(source: NetworkSource, start: str | None) -> nn.Module:
+    if isinstance(source, nn.Module):
+        _refuse_lazy(source)
+        return copy.deepcopy(source) if start == "given" else reinitialised(source)
+    module = source()
     if not isinstance(module, nn.Module):
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
     _refuse_lazy(module)
@@ -83,7 +89,7 @@ def check_factory(source: ModelSource) -> None:
         if not isinstance(one, nn.Module) and one() is one():
             raise ModelError(
                 "the model factory returns the same module each time, so all members would be one network; "
-                "build a new module in it, or pass the module itself to have it re-initialised"
+                "build a new module in it, or pass the module itself"
             )
 
 
@@ -123,13 +129,13 @@ def called(module: nn.Module, index: int) -> str:
     )
 
 
-def _reinitialised(original: nn.Module) -> nn.Module:
+def reinitialised(original: nn.Module) -> nn.Module:
     """Copy a network and reset every layer, children before parents; name what nothing resets.
 
     Trainable parameters are set to NaN first, so whatever no `reset_parameters` reaches shows. Frozen parameters
-    keep their values, and a layer in which everything is frozen keeps its statistics too.
+    keep their values, and a layer in which everything is frozen keeps its statistics too. A leaf of zeros was meant to
+    begin with zeros, as the second factor of a low-rank adapter is, and stays so.
     """
-    _refuse_lazy(original)
     module = copy.deepcopy(original)
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
@@ -150,6 +156,10 @@ def _reinitialised(original: nn.Module) -> nn.Module:
             f"nothing re-initialises the parameter {untouched[0]!r} of {type(original).__name__}, so all members "
             "would share it; pass a factory such as `lambda: MyNet()`, or give its module a reset_parameters method"
         )
+    with torch.no_grad():
+        for (_, before), parameter in zip(original.named_parameters(), module.parameters(), strict=True):
+            if parameter.requires_grad and not before.any():
+                parameter.zero_()
     return module
 
 

@@ -14,24 +14,27 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from bayesemble.core import seeds
-from bayesemble.core.errors import BayesembleError, DataError, ModelError, SettingError
+from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.types import Inputs, Leaves, tensors_of
+from bayesemble.core.types import Inputs, Leaves
 from bayesemble.predictive import Predictive
+from bayesemble.task.first_look import Seen, look
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
 from bayesemble.task.networks import (
+    STARTS,
     ModelSource,
     called,
     check_factory,
     check_trainable,
     checked_source,
     dropout_on,
-    fresh_module,
+    new_module,
 )
 from bayesemble.task.per_thread import PerThread
 from bayesemble.task.priors import NormalPrior, Prior, Shapes
+from bayesemble.task.recomputation import record
 from bayesemble.task.select import Wish, select
 
 _BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
@@ -47,9 +50,9 @@ class Task:
     """
 
     model: ModelSource
-    """A factory of networks, or a network, which is re-initialised for each member; or a list of such, one for each
-    architecture, which members take in turn. Then a leaf is called `1.head.weight` by the number of its architecture,
-    also in the name patterns of a prior, and every member takes the memory of all: see `Alternatives`."""
+    """A factory of networks, or a network (see `start`); or a list of such, one for each architecture, which members
+    take in turn. Then a leaf is called `1.head.weight` by the number of its architecture, also in the name patterns of
+    a prior, and every member takes the memory of all: see `Alternatives`."""
     likelihood: Likelihood
     prior: Prior | None = NormalPrior()
     """None is a flat prior: maximum likelihood."""
@@ -59,6 +62,12 @@ class Task:
     """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
     num_data: int | None = None
     """Number of rows that the likelihood stands for; by default those of the training data."""
+    start: str | None = None
+    """How members begin if the model is a network, not a factory: "fresh" re-initialises it for each of them, "given"
+    takes its weights. None re-initialises it too, but training refuses to do that to a network that looks trained."""
+    jitter: float = 0.0
+    """Standard deviation of the noise on the weights that members begin with, as a share of the root mean square of
+    each leaf. It tells members apart that would begin equal; a leaf of zeros stays zero."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", checked_source(self.model))
@@ -70,6 +79,12 @@ class Task:
             raise SettingError(f"output must be the name of an attribute or key, or a function, got {self.output!r}")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise SettingError(f"temperature must be a positive number, got {self.temperature}")
+        if self.start not in (None, *STARTS):
+            raise SettingError(f'start is "fresh", "given" or None, not {self.start!r}')
+        if self.start == "fresh" and not self.networks_given:
+            raise SettingError('start="fresh" re-initialises a network; a factory makes each start itself')
+        if not (self.jitter >= 0 and math.isfinite(self.jitter)):
+            raise SettingError(f"jitter is a number from 0, got {self.jitter}")
 
     @property
     def module(self) -> nn.Module:
@@ -81,7 +96,7 @@ class Task:
         """The network of every thread."""
         with seeds.scoped(0):
             check_factory(self.model)
-            module = fresh_module(self.model)
+            module = new_module(self.model, self.start)
         for kept in (OF_LIKELIHOOD, OF_METHOD):
             if any(name.startswith(kept) for name in module.state_dict()):
                 raise ModelError(
@@ -94,6 +109,17 @@ class Task:
     def allocator(self) -> Allocator:
         """Where new members are made."""
         return MEMORY
+
+    @cached_property
+    def recomputes(self) -> bool:
+        """Whether the network runs parts of itself again in the backward pass, as far as that is known."""
+        return False
+
+    @property
+    def networks_given(self) -> list[nn.Module]:
+        """The networks among the model and its alternatives that are no factories."""
+        sources = self.model if isinstance(self.model, tuple) else (self.model,)
+        return [source for source in sources if isinstance(source, nn.Module)]
 
     @property
     def num_architectures(self) -> int:
@@ -134,27 +160,27 @@ class Task:
 
         `num_rows` is how many rows there are in all.
         """
-        found = [self._try(index, inputs) for index in range(self.num_architectures)]
-        shape = found[0][0]
-        for index, (other, _) in enumerate(found):
-            if other != shape:
+        found = [self._look(index, inputs) for index in range(self.num_architectures)]
+        shape = found[0].output_shape
+        for index, other in enumerate(found):
+            if other.output_shape != shape:
                 raise ModelError(
                     f"all architectures must give outputs of the same shape; for each row {called(self.module, 0)} "
-                    f"gives {shape}, {called(self.module, index)} gives {other}"
+                    f"gives {shape}, {called(self.module, index)} gives {other.output_shape}"
                 )
-        stochastic = any(stochastic for _, stochastic in found)
-        num_data = num_rows if self.num_data is None else self.num_data
-        return self._bound(num_data, num_rows, shape, stochastic, inputs)
+        return self._bound(
+            num_rows if self.num_data is None else self.num_data,
+            num_rows,
+            Seen(shape, any(one.stochastic for one in found), any(one.recomputes for one in found)),
+            inputs,
+        )
 
     def rebind(self, saved: Mapping[str, Any]) -> BoundTask:
         """The task as it was bound before, from the facts that were saved of it; it has no example of its rows."""
-        return self._bound(
-            saved["num_data"], saved["num_rows"], tuple(saved["output_shape"]), saved["stochastic"], example=None
-        )
+        seen = Seen(tuple(saved["output_shape"]), saved["stochastic"], recomputes=False)
+        return self._bound(saved["num_data"], saved["num_rows"], seen, example=None)
 
-    def _bound(
-        self, num_data: int, num_rows: int, output_shape: tuple[int, ...], stochastic: bool, example: Inputs | None
-    ) -> BoundTask:
+    def _bound(self, num_data: int, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
         return BoundTask(
             self.model,
             self.likelihood,
@@ -162,23 +188,28 @@ class Task:
             self.temperature,
             self.output,
             num_data=num_data,
+            start=self.start,
+            jitter=self.jitter,
             num_rows=num_rows,
-            output_shape=output_shape,
-            stochastic=stochastic,
+            output_shape=seen.output_shape,
+            stochastic=seen.stochastic,
+            recomputes=seen.recomputes,
             example=example,
             network=self.network,
         )
 
     def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
-        """Initialise one network: its parameters, and its buffers with the frozen parameters among them.
+        """Start one network: its parameters, and its buffers with the frozen parameters among them.
 
         `index` is the number of the member, which its architecture depends on if there are several.
         """
         with seeds.scoped(seed):
-            module = fresh_module(self.model, index)
+            module = new_module(self.model, self.start, index)
         named = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         params = {name: leaf for name, leaf in named.items() if name in trained}
+        if self.jitter:
+            _shake(params, self.jitter, seeds.generator(seed, "jitter"))
         buffers = {name: leaf for name, leaf in named.items() if name not in trained}
         buffers |= {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         return params, buffers
@@ -229,28 +260,16 @@ class Task:
             for name, buffer in network_leaves(buffers).items():
                 if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
                     buffer.copy_(leaves[name])
+        if self.recomputes:
+            record(module, leaves)
         return result
 
-    def _try(self, index: int, inputs: Inputs) -> tuple[tuple[int, ...], bool]:
-        """Run one architecture on a few rows: the shape of the outputs of a row, and whether training is random."""
-        name, (params, buffers) = called(self.module, index), self.new_member(seed=0, index=index)
-        shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
-        with torch.no_grad(), seeds.scoped(0):
-            try:
-                outputs = self.forward(params, buffers, inputs)
-                before = torch.get_rng_state()
-                self.forward(params, buffers, inputs, training=True)
-            except BayesembleError:
-                raise
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
-                hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
-                raise DataError(f"{name} cannot run on inputs of shape {shapes}: {error}{hint}") from error
-            stochastic = not torch.equal(before, torch.get_rng_state())
-        rows = shapes[0][0]
-        if outputs.dim() == 0 or outputs.shape[0] != rows:
-            raise DataError(f"{name} must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
-        return tuple(outputs.shape[1:]), stochastic
+    def _look(self, index: int, inputs: Inputs) -> Seen:
+        """Run one architecture on a few rows."""
+        params, buffers = self.new_member(seed=0, index=index)
+        return look(
+            called(self.module, index), inputs, lambda training: self.forward(params, buffers, inputs, training)
+        )
 
     def _pick_output(self, result: Any) -> Tensor:
         if callable(self.output):
@@ -277,6 +296,8 @@ class BoundTask(Task):
     """Shape of the outputs of one row."""
     stochastic: bool
     """Whether training draws random numbers inside the network, as dropout does."""
+    recomputes: bool
+    """Whether the network runs parts of itself again in the backward pass, as activation checkpointing does."""
     example: Inputs | None = field(repr=False)
     """A few rows of the training inputs; a loaded ensemble has none."""
     network: PerThread = field(repr=False)
@@ -366,3 +387,10 @@ class BoundTask(Task):
 def network_leaves(leaves: Leaves) -> Leaves:
     """The leaves that belong to the network, not to the likelihood or the method."""
     return {name: leaf for name, leaf in leaves.items() if not name.startswith((OF_LIKELIHOOD, OF_METHOD))}
+
+
+def _shake(params: Leaves, size: float, generator: torch.Generator) -> None:
+    """Add noise to each leaf in place, `size` times its root mean square."""
+    for leaf in params.values():
+        scale = float(leaf.double().square().mean().sqrt())
+        leaf.add_(torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf.device), alpha=size * scale)

@@ -167,10 +167,10 @@ class LoaderSource:
 
     def _batches(self, seed: int) -> Iterator[Batch]:
         stream = seeds.Stream(seed)
-        with stream.resumed():
+        with stream:
             items = iter(self.loader)
         while True:
-            with stream.resumed():
+            with stream:
                 try:
                     item = next(items)
                 except StopIteration:
