@@ -72,6 +72,8 @@ class Method(ABC):
     """Whether every step needs all rows."""
     keeps_dropout: ClassVar[bool] = False
     """Whether the network's own dropout layers act in prediction too."""
+    moves_members_apart: ClassVar[bool] = False
+    """Whether members that begin equal get apart in time, as by noise of their own. Others must be apart at once."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()
     """Slots `(member, ...)` that networks are drawn from, beside the members."""
 

@@ -19,6 +19,7 @@ from bayesemble.execute.choose import choose, wished
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
+from bayesemble.task.starts import Clones, refuse_trained
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.batches import ArraySource, BatchSource, LoaderSource, as_source
@@ -231,8 +232,9 @@ def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | No
 
 
 def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan) -> _Run:
-    state = _settled(method.init(task, plan.seed).to(plan.device), task.allocator)
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
+    refuse_trained(task, batch)
+    state = _settled(method.init(task, plan.seed).to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
         trial = executor.arrange(state.clone())
@@ -288,9 +290,12 @@ def _resume(
 def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
     ensemble, start = run.ensemble, time.perf_counter()
     state, infos, epoch = ensemble.state, [], run.standing.epoch
+    clones = Clones(state.members) if epoch == 0 and not ensemble.method.moves_members_apart else None
     for step, batch in enumerate(source.epoch(epoch, plan.batch_size, plan.seed, rows)):
         context = Context(ensemble.task, ensemble.executor, plan.clock(epoch, step))
         state, info = ensemble.method.step(state, batch, context)
+        if clones is not None and step == 0:
+            clones.refuse(state.members)
         infos.append(info)
         bar.step(epoch + 1)
     row: Row = {"epoch": epoch + 1}

@@ -63,7 +63,9 @@ def test_members_end_further_apart_than_a_deep_ensemble():
 @pytest.mark.parametrize(
     "method", [be.Repulsive(num_members=4), be.Stein(num_members=4)], ids=lambda m: type(m).__name__
 )
-def test_members_that_start_in_one_place_stay_finite(method):
+def test_members_that_start_in_one_place_stay_finite(method, monkeypatch):
+    monkeypatch.setattr(type(method), "moves_members_apart", True)  # otherwise they are refused
+
     class Constant(nn.Module):
         def __init__(self) -> None:
             super().__init__()

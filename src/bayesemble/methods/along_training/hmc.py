@@ -60,6 +60,7 @@ class HMC(Method):
     step_size: float = setting(0.01, "leapfrog step before adaptation, in standard deviations of the prior", above=0)
 
     full_batch = True
+    moves_members_apart = True
     drawn_slots = kept_networks.SLOTS
 
     def init(self, task: BoundTask, seed: int) -> State:

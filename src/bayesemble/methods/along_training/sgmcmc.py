@@ -67,6 +67,8 @@ class CyclicalSGMCMC(Method):
 
     drawn_slots = kept_networks.SLOTS
 
+    moves_members_apart = True
+
     @property
     def needs_every_epoch(self) -> bool:
         """Networks are collected up to the end."""
