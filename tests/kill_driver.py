@@ -17,12 +17,12 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.seeds import scoped
-from bayesemble.training import checkpoint
+from bayesemble.training import checkpoint, tensor_files
 from helpers import dropout_mlp, table
 
 TIMED = int(sys.argv[2])
 EPOCHS = 8
-FIRST_WRITES = 2 * 8  # steps of two writes: one file, five flushes, a rename, a flush
+FIRST_WRITES = 1 + 2 * 8  # the lock is flushed; steps of two writes: one file, five flushes, a rename, a flush
 LATER_WRITE = 13  # the same, then a rename and four deletions of the oldest one
 
 
@@ -61,16 +61,16 @@ def die_at_call(number: int) -> None:
 
         return wrapped
 
-    def half_written(tensors, path):
+    def half_written(tensors, path, metadata):
         nonlocal calls
         calls += 1
         if calls == number:
             Path(path).write_bytes(os.urandom(500))
             die()
-        return save_file(tensors, path)
+        return save_file(tensors, path, metadata)
 
-    save_file = checkpoint.save_file
-    checkpoint.save_file = half_written
+    save_file = tensor_files.save_file
+    tensor_files.save_file = half_written
     os.fsync = counting(os.fsync)
     os.unlink = counting(os.unlink)
     Path.replace = counting(Path.replace)

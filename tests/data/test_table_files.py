@@ -226,6 +226,17 @@ def test_without_pyarrow_the_extra_is_named(tmp_path, monkeypatch):
         write_rows(tmp_path / "out.parquet", ["a"], [[1]])
 
 
+def test_the_limit_of_the_csv_module_is_as_before_between_two_parts_and_after_an_error(tmp_path):
+    before = csv.field_size_limit()
+    long = "x" * (before + 1)
+    for chunk in read_rows(made(tmp_path, f"a\n{long}\n{long}\n"), rows_at_once=1):
+        assert csv.field_size_limit() == before
+        assert chunk.columns["a"] == [long]
+    with pytest.raises(DataError, match="row 2 cannot be read"):
+        list(read_rows(made(tmp_path, f"a\n{'x' * (table_files.LONGEST_CELL + 1)}\n")))
+    assert csv.field_size_limit() == before
+
+
 def test_the_limit_of_the_csv_module_is_never_lowered(tmp_path):
     before = csv.field_size_limit(3 * table_files.LONGEST_CELL)
     try:

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import torch
 from torch import nn
@@ -15,6 +17,17 @@ def test_threads_are_set_inside_and_given_back():
     before = torch.get_num_threads()
     with thread_count(be.Loop(threads=before + 1)):
         assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_a_machine_takes_four_threads_per_core_at_most():
+    """A run may come from a larger machine, or from somebody who means harm."""
+    before, most = torch.get_num_threads(), 4 * os.cpu_count()
+    with (
+        pytest.warns(UserWarning, match=f"1000000 threads were asked for; this machine takes {most}"),
+        thread_count(be.Loop(threads=10**6)),
+    ):
+        assert torch.get_num_threads() == most
     assert torch.get_num_threads() == before
 
 

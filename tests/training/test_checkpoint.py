@@ -1,3 +1,4 @@
+import importlib.metadata
 import json
 import math
 import os
@@ -15,9 +16,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import bayesemble as be
+from bayesemble.apps.report.page import write as write_page
+from bayesemble.core.files import process_tag, read_json, write_json
 from bayesemble.training import checkpoint
 from bayesemble.training.checkpoint import HISTORY, MANIFEST, RUN, TENSORS
-from helpers import TESTS, quick_fit, small_mlp, table, with_tests_on_path
+from bayesemble.training.run_lock import LOCK
+from helpers import TESTS, largest_file, quick_fit, small_mlp, table, with_tests_on_path
 
 FILES = (RUN, TENSORS, HISTORY, MANIFEST)
 
@@ -48,11 +52,11 @@ def inside(run: Path, name: str) -> Path:
 
 def refresh_manifest(run: Path) -> None:
     """Make the manifest agree with edited files again, as somebody who knows the format could."""
-    manifest = json.loads(inside(run, MANIFEST).read_text())
+    manifest = read_json(inside(run, MANIFEST))
     for name in manifest["files"]:
         path = inside(run, name)
         manifest["files"][name] = {"size": path.stat().st_size, "sha256": checkpoint._sha256(path)}
-    inside(run, MANIFEST).write_text(json.dumps(manifest))
+    write_json(inside(run, MANIFEST), manifest)
 
 
 def test_killed_runs_resume_to_the_weights_of_an_undisturbed_run(tmp_path):
@@ -129,7 +133,7 @@ def test_folders_that_are_not_ours_are_never_removed(tmp_path):
     task = be.Task(small_mlp, be.Categorical())
     quick_fit(task, table(), epochs=2, checkpoint=tmp_path)
     mine = ["checkpoint-mine", "checkpoint-\N{ARABIC-INDIC DIGIT ONE}", "checkpoint-000000"]
-    mine += [".writing-mine", ".writing-checkpoint-mine", ".writing-checkpoint-000001-1"]
+    mine += [".writing-mine", ".writing-checkpoint-mine", ".writing-checkpoint-000001-1@a", ".writing-checkpoint-1"]
     for name in mine:
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis.txt").write_text("years of work")
@@ -163,18 +167,20 @@ def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, mon
     quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path, epochs=3)
     for number in (1, 2, 3):
         end = done.index(("rename", f"checkpoint-00000{number}"))
-        writing = f".writing-checkpoint-00000{number}-{os.getpid()}"
+        writing = f".writing-checkpoint-00000{number}-{process_tag()}"
         assert set(done[end - 5 : end]) == {("flush", name) for name in (*FILES, writing)}
         assert done[end - 1] == ("flush", writing)
         assert done[end + 1] == ("flush", tmp_path.name)
-    removed = f".writing-checkpoint-000001-{os.getpid()}"
+    removed = f".writing-checkpoint-000001-{process_tag()}"
     assert done[-2:] == [("rename", removed), ("remove", removed)]
+    assert done[0] == ("flush", LOCK), "and the folder is tried before all"
 
 
 def test_leftovers_of_a_killed_write_are_cleaned_up(run):
-    (run / ".writing-checkpoint-000007-1").mkdir()
-    (run / ".writing-checkpoint-000007-1" / TENSORS).write_bytes(b"half")
-    (run / ".writing-checkpoint-000007-1" / ".tmpa1B2c3").write_bytes(b"half")
+    left = run / ".writing-checkpoint-000007-1@node.7"
+    left.mkdir()
+    (left / TENSORS).write_bytes(b"half")
+    (left / ".tmpa1B2c3").write_bytes(b"half")
     be.load(run, small_mlp).save(run)
     assert [path.name for path in run.iterdir()] == ["checkpoint-000002"]
 
@@ -274,6 +280,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.filterwarnings("ignore:the run was made with")
 @given(data=st.data())
 @hypothesis_settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_run_json_says_only_our_error_comes_out(run, answers, data):
@@ -307,3 +314,175 @@ def test_nothing_that_is_loaded_can_run_code():
     for path in Path(be.__file__).parent.rglob("*.py"):
         text = path.read_text().replace("allow_pickle=False", "").replace("no pickle", "")
         assert not [word for word in forbidden if word in text], path
+
+
+def test_a_disk_that_refuses_is_named_and_nothing_half_written_is_left(tmp_path):
+    task, run = be.Task(small_mlp, be.Categorical()), tmp_path / "run"
+    quick_fit(task, table(), epochs=2, checkpoint=run)
+    ensemble = quick_fit(task, table(), record="epoch")
+    ensemble.save(tmp_path / "saved")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    words = "cannot be written: .*File too large.* MB are free there"
+    with largest_file(1500):
+        with pytest.raises(be.CheckpointError, match=f"run/checkpoint-000003 {words}"):
+            quick_fit(task, table(), epochs=3, checkpoint=run, resume=True)
+        with pytest.raises(be.CheckpointError, match=f"saved/checkpoint-000002 {words}"):
+            ensemble.save(tmp_path / "saved")
+        with largest_file(800), pytest.raises(be.CheckpointError, match=rf"epoch-000003\.safetensors {words}"):
+            ensemble.recording.add(3, ensemble.state.members)
+        with pytest.raises(be.CheckpointError, match=rf"report\.html {words}"):
+            write_page(tmp_path / "report.html", "x" * 2000)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert ensemble.recording.epochs == [0, 1, 2]
+    assert not list(ensemble.recording.folder.glob(".*"))
+    resumed = quick_fit(task, table(), epochs=3, checkpoint=run, resume=True)
+    assert len(resumed.history) == 3
+
+
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_followed_by_the_next(tmp_path, monkeypatch):
+    """Each of the first reads finds its checkpoint gone half-way, as beside somebody who saves again and again."""
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
+    ensemble.save(tmp_path)
+    read, left = checkpoint.read_tensors, [1, 2, 3]
+
+    def replaced(path, content):
+        if left:
+            left.pop()
+            ensemble.save(tmp_path)
+            raise be.CheckpointError(f"{path} is missing")
+        return read(path, content)
+
+    monkeypatch.setattr(checkpoint, "read_tensors", replaced)
+    assert be.load(tmp_path, small_mlp).num_members == 3
+    assert not left
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-000004"]
+
+
+def rewrite(run: Path, **tensors: torch.Tensor) -> None:
+    """Put other tensors into a saved ensemble, as somebody who knows the format could."""
+    held = load_file(inside(run, TENSORS))
+    save_file(held | {name.replace("__", "/"): leaf for name, leaf in tensors.items()}, inside(run, TENSORS))
+    refresh_manifest(run)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [math.nan, 0.5, 0.5],
+        [-0.5, 0.5, 1.0],
+        [0.5, 0.5],
+        [0.25, 0.25, 0.25, 0.25],
+        [0.2, 0.2, 0.2],
+        [math.inf, 0.0, 0.0],
+        0.5,
+        [[0.2, 0.3, 0.5]],
+        [],
+    ],
+)
+def test_weights_that_are_none_are_refused(run, weights):
+    rewrite(run, state__weights=torch.tensor(weights, dtype=torch.float64))
+    with pytest.raises(be.CheckpointError, match=r"weights of the members|but there are \d members"):
+        be.load(run, small_mlp)
+    rewrite(run, state__weights=torch.tensor([1, 0, 0]))
+    with pytest.raises(be.CheckpointError, match="weights of the members"):
+        be.load(run, small_mlp)
+
+
+def test_parameters_that_are_not_finite_are_refused_by_name(run):
+    for bad in (math.nan, math.inf):
+        leaf = load_file(inside(run, TENSORS))["state/params/0.bias"].clone()
+        leaf[1, 3] = bad
+        rewrite(run, **{"state__params__0.bias": leaf})
+        with pytest.raises(be.CheckpointError, match=r"'0\.bias' in .* is not finite"):
+            be.load(run, small_mlp)
+
+
+@pytest.mark.parametrize(
+    "progress", [{"epoch": -5}, {"epochs": -1}, {"batch_size": 0}, {"best_loss": "low"}, {"stopped": 3}, {"epoch": 1.5}]
+)
+def test_a_standing_that_cannot_be_is_refused(tmp_path, progress):
+    task = be.Task(small_mlp, be.Categorical())
+    quick_fit(task, table(), checkpoint=tmp_path, keep_checkpoints=1)
+    content = json.loads(inside(tmp_path, RUN).read_text())
+    content["progress"] |= progress
+    inside(tmp_path, RUN).write_text(json.dumps(content))
+    refresh_manifest(tmp_path)
+    with pytest.raises(be.CheckpointError, match=f"does not describe a run of this library: {next(iter(progress))} is"):
+        be.load(tmp_path, small_mlp)
+    with pytest.raises(be.BayesembleError, match=f"{next(iter(progress))} is"):
+        quick_fit(task, table(), checkpoint=tmp_path, resume=True, epochs=3)
+
+
+@pytest.mark.parametrize("name", [RUN, HISTORY])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", b'{"a": ' + b"[" * 50_000, b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}"]
+)
+def test_contents_that_no_writer_of_ours_makes_are_refused_by_name(run, name, content):
+    inside(run, name).write_bytes(content + b"\n")
+    refresh_manifest(run)
+    try:
+        be.load(run, small_mlp)
+    except be.CheckpointError as error:
+        assert name in str(error)  # noqa: PT017
+    else:
+        assert name == HISTORY
+        assert len(content) < 2000
+
+
+def test_versions_that_differ_are_said_once(run):
+    content = json.loads(inside(run, RUN).read_text())
+    inside(run, RUN).write_text(json.dumps(content | {"library": "9.9", "torch": "1.0.0"}))
+    refresh_manifest(run)
+    with pytest.warns(
+        UserWarning, match=r"bayesemble 9\.9, here is .* and torch 1\.0\.0, here is .*bits may differ"
+    ) as heard:
+        be.load(run, small_mlp)
+    assert len(heard) == 1
+    assert heard[0].filename == __file__
+
+
+def test_a_source_tree_without_an_installation_knows_its_version(tmp_path, monkeypatch):
+    def none(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", none)
+    quick_fit(be.Task(small_mlp, be.Categorical()), table(), checkpoint=tmp_path)
+    assert json.loads(inside(tmp_path, RUN).read_text())["library"] == be.__version__
+
+
+def test_saving_keeps_the_files_of_others(tmp_path):
+    (tmp_path / "sub").mkdir()
+    mine = {tmp_path / name: name for name in ("a.txt", "run.json", "manifest.json", "sub/b.txt", ".hidden")}
+    for path, text in mine.items():
+        path.write_text(text)
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
+    ensemble.save(tmp_path)
+    ensemble.save(tmp_path)
+    assert {path: path.read_text() for path in mine} == mine
+    assert be.load(tmp_path, small_mlp).num_members == 3
+
+
+@pytest.mark.parametrize("harm", ["overwrite", "truncate", "delete"])
+def test_a_loaded_ensemble_owns_its_weights(run, answers, harm):
+    """Overwritten, a mapped file changes predictions without a word; truncated, it kills the process."""
+    loaded, path = be.load(run, small_mlp), inside(run, TENSORS)
+    if harm == "overwrite":
+        with path.open("r+b") as file:
+            file.seek(path.stat().st_size // 2)
+            file.write(bytes(path.stat().st_size // 2))
+    elif harm == "truncate":
+        os.truncate(path, 0)
+    else:
+        shutil.rmtree(run)
+    assert torch.equal(loaded.predict(table()[0]).member_probs, answers)
+
+
+def test_weights_stay_in_the_file_on_request(run, answers):
+    loaded, path = be.load(run, small_mlp, mapped=True), inside(run, TENSORS)
+    assert torch.equal(loaded.predict(table()[0]).member_probs, answers)
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(bytes(path.stat().st_size // 2))
+    assert not torch.equal(loaded.predict(table()[0]).member_probs, answers), "which is the risk"
+    with pytest.raises(be.CheckpointError, match=r"state\.safetensors is damaged"):
+        be.load(run, small_mlp, mapped=True)

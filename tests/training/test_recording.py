@@ -1,11 +1,17 @@
 """Members along training: what is recorded is what training had, and it comes back from files."""
 
 import gc
+import os
+import subprocess
+import sys
+import tempfile
 
 import pytest
 import torch
 
 import bayesemble as be
+from bayesemble.core.files import process_tag
+from bayesemble.training.recording import Recording
 from helpers import norm_mlp, quick_fit, table
 
 
@@ -68,3 +74,44 @@ def test_a_temporary_folder_goes_with_its_recording():
     del ensemble
     gc.collect()
     assert not folder.exists()
+
+
+def test_what_is_read_is_owned_and_every_damage_is_named(tmp_path):
+    recording = fitted(checkpoint=tmp_path, epochs=1).recording
+    members, path = recording.members(1), recording.folder / "epoch-000001.safetensors"
+    good, kept = path.read_bytes(), {name: leaf.clone() for name, leaf in members.params.items()}
+    os.truncate(path, 0)
+    assert same(members.params, kept)
+    places = [*range(0, len(good), 37), len(good) - 1]
+    damaged = [good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :] for place in places]
+    for bad in (*damaged, good[:-1], good[: len(good) // 2], b"", good + b"x"):
+        path.write_bytes(bad)
+        with pytest.raises(be.CheckpointError, match=r"epoch-000001\.safetensors is damaged"):
+            recording.members(1)
+    path.write_bytes(good)
+    assert same(recording.members(1).params, kept)
+
+
+def test_what_a_killed_run_left_beside_the_epochs_goes_and_nothing_else(tmp_path):
+    folder = tmp_path / "recording"
+    folder.mkdir()
+    (folder / ".tmpa1B2c3").write_bytes(b'..{"__metadata__":{"checksum":"000')
+    (folder / ".tmpempty1").touch()
+    (folder / ".tmpmine12").write_text("years of work")
+    fitted(checkpoint=tmp_path, epochs=1)
+    names = {".tmpmine12", "epoch-000000.safetensors", "epoch-000001.safetensors"}
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_temporary_folders_of_processes_that_are_gone_are_removed(tmp_path, monkeypatch):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    host = process_tag().partition("@")[2]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = [f"bayesemble-{child.pid}@moon-abcdefgh", f"bayesemble-{process_tag()}-abcdefgh", "bayesemble-mine"]
+    kept += [f"bayesemble-{child.pid}@{host}-mine0000", f"bayesemble-{child.pid}@{host}-backup-of-mine"]
+    for name in (*kept, f"bayesemble-{child.pid}@{host}-abcdefgh"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ("thesis.txt" if "mine" in name else "epoch-000001.safetensors")).touch()
+    own = Recording()
+    assert {path.name for path in tmp_path.iterdir()} == {*kept, own.folder.name}

@@ -182,7 +182,7 @@ def _is_ours(path: Path) -> bool:
         length = int.from_bytes(file.read(8), "little")
         try:
             header = json.loads(file.read(length)) if length <= _LARGEST_HEADER else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
     return isinstance(header, dict) and header.get("__metadata__") == _MARK
 

@@ -11,6 +11,7 @@ import csv
 import gzip
 import importlib
 import io
+import threading
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -149,14 +150,14 @@ def check_header(path: Path, header: Sequence[str], nameless: bool = False) -> l
 
 
 def _read_csv(path: Path, rows_at_once: int, nameless: bool, compressed: bool) -> Iterator[Chunk]:
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))
     encoding, notes = _find_encoding(path, compressed)
     with _open(path, compressed) as binary, io.TextIOWrapper(binary, encoding, newline="") as file:
         delimiter = _find_delimiter(path, file)
         records = _records(path, csv.reader(_lines(file), delimiter=delimiter, strict=True))
-        header = check_header(path, next(records, (1, []))[1], nameless)
+        ((_, names),) = _next_part(records, 1) or [(1, [])]
+        header = check_header(path, names, nameless)
         most, empty = min(rows_at_once, MOST_CELLS_OF_A_CHUNK // len(header)), True
-        while part := list(islice(records, most)):
+        while part := _next_part(records, most):
             columns = zip(*(cells for _, cells in part), strict=True)
             named = {name: list(column) for name, column in zip(header, columns, strict=True)}
             yield Chunk(str(path), named, [row for row, _ in part], delimiter, notes)
@@ -235,6 +236,34 @@ def _records(path: Path, reader: Iterator[list[str]]) -> Iterator[tuple[int, lis
         elif len(record) > 1 or "".join(record).strip():
             advice = "put cells that hold the delimiter in quotes"
             raise DataError(f"{path}, row {row}: {width} cells were needed, got {len(record)}; {advice}")
+
+
+class _LongCells:
+    """Cells longer than the module `csv` allows: it has one limit for all, so it is as it was between two parts."""
+
+    def __init__(self) -> None:
+        self.turn, self.inside, self.before = threading.Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self.turn:
+            if self.inside == 0:
+                self.before = csv.field_size_limit()
+                csv.field_size_limit(max(self.before, LONGEST_CELL))
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.turn:
+            self.inside -= 1
+            if self.inside == 0:
+                csv.field_size_limit(self.before)
+
+
+_long_cells = _LongCells()
+
+
+def _next_part(records: Iterator[tuple[int, list[str]]], most: int) -> list[tuple[int, list[str]]]:
+    with _long_cells:
+        return list(islice(records, most))
 
 
 # --- Parquet ---

@@ -29,9 +29,9 @@ def write_rows(path: str | Path, header: Sequence[str], rows: Iterable[Sequence[
     names = check_header(target, header)
     write = _write_parquet if is_parquet(target) else _write_csv
     try:
-        with replacing(target) as temporary, temporary.open("wb") as file:
+        with replacing(target, DataError) as temporary, temporary.open("wb") as file:
             write(target, file, names, _checked(target, names, rows))
-    except (OSError, UnicodeError) as error:
+    except UnicodeError as error:
         raise DataError(f"{target} cannot be written: {error}") from error
 
 

@@ -1,5 +1,7 @@
 """What every executor offers."""
 
+import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +12,8 @@ from torch import Tensor
 from bayesemble.core.members import Members, State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
+
+_THREADS_PER_CORE = 4
 
 
 class Executor(ABC):
@@ -80,12 +84,18 @@ class Executor(ABC):
 
 @contextmanager
 def thread_count(executor: Executor) -> Iterator[None]:
-    """Use the executor's number of threads inside the block, if it asks for one."""
-    before = torch.get_num_threads()
-    if executor.threads is None or executor.threads == before:
+    """Use the executor's number of threads inside the block, if it asks for one.
+
+    A run may come from a larger machine, or from somebody who means harm: four threads per core are the most.
+    """
+    before, most = torch.get_num_threads(), _THREADS_PER_CORE * (os.cpu_count() or 1)
+    threads = before if executor.threads is None else min(executor.threads, most)
+    if executor.threads is not None and executor.threads > most:
+        warnings.warn(f"{executor.threads} threads were asked for; this machine takes {most}", stacklevel=3)
+    if threads == before:
         yield
         return
-    torch.set_num_threads(executor.threads)
+    torch.set_num_threads(threads)
     try:
         yield
     finally:

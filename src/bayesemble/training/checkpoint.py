@@ -7,38 +7,53 @@
 
 A checkpoint is written into a temporary folder, flushed to disk, and appears under its name by one rename; older
 ones, but for the one before it, go only after that. Nothing in it is executable and no path in it is followed. Only
-folders with these names and with nothing but these files inside are ever removed.
+folders with these names and with nothing but these files inside are ever removed. Who writes holds the folder
+(`run_lock.py`); who reads needs no lock.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import re
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import WRITING, flush, json_text, replacing
+from bayesemble.core.files import (
+    WRITING,
+    flush,
+    json_text,
+    make_folder,
+    parse_json,
+    process_tag,
+    read_json,
+    replacing,
+    sealed_json,
+    understood,
+    writable,
+)
 from bayesemble.core.members import Members, State
+from bayesemble.training.tensor_files import UNNAMED, read_tensors, write_tensors
 
 RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.jsonl", "manifest.json"
 KEEP = 2
 """How many checkpoints a run keeps: if the newest is damaged, it goes on from the one before."""
 _NAME = re.compile(r"checkpoint-([0-9]+)")
-_HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-[0-9]+")
-_UNNAMED_TENSORS = re.compile(r"\.tmp\w{6}")  # what safetensors calls a file until it is whole
+_HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-[0-9]+@[A-Za-z0-9._-]*")
+_VANISHING = 100  # times that a checkpoint may be replaced while it is read
 
 Row = dict[str, Any]
+_Expected = dict[str, tuple[int, str]]  # size and sha256 by the name of a file
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +77,14 @@ def exists(folder: str | Path) -> bool:
 
 
 def tidy(folder: str | Path, keep: int = KEEP) -> None:
-    """Remove what a killed run may have left: half-written checkpoints, and finished ones but the newest."""
+    """Remove what a killed run may have left: half-written checkpoints, and finished ones but the newest.
+
+    Whoever calls it holds the folder (`locked`), so that nobody is writing what looks half written.
+    """
     root = Path(folder)
     finished = [path for path in _all(root) if (path / MANIFEST).is_file()]
     for old in filter(_holds_only_ours, finished[:-keep]):
-        old.replace(root / f"{WRITING}{old.name}-{os.getpid()}")  # so that a kill leaves no half of it under its name
+        old.replace(root / f"{WRITING}{old.name}-{process_tag()}")  # so that a kill leaves no half of it under its name
     for leftover in root.glob(f"{WRITING}*"):
         if _HALF_WRITTEN.fullmatch(leftover.name) and leftover.is_dir() and _holds_only_ours(leftover):
             shutil.rmtree(leftover)
@@ -74,41 +92,52 @@ def tidy(folder: str | Path, keep: int = KEEP) -> None:
 
 def _holds_only_ours(folder: Path) -> bool:
     names = {path.name for path in folder.iterdir()} - {*_FILES, MANIFEST}
-    return all(map(_UNNAMED_TENSORS.fullmatch, names))
+    return all(map(UNNAMED.fullmatch, names))
 
 
 def write(folder: str | Path, checkpoint: Checkpoint, keep: int = KEEP) -> None:
     """Add a checkpoint to a run folder; on return it is on disk, and of the older ones all but `keep - 1` are gone."""
     root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
-    tidy(root, keep)
-    newest = _newest(root)
-    number = 1 if newest is None else _number(newest) + 1
-    with replacing(root / f"checkpoint-{number:06d}") as temporary:
-        temporary.mkdir()
-        _write_files(temporary, checkpoint)
-    flush(root)
-    tidy(root, keep)
+    make_folder(root)
+    with writable(root):
+        tidy(root, keep)
+        newest = _newest(root)
+        number = 1 if newest is None else _number(newest) + 1
+        with replacing(root / f"checkpoint-{number:06d}") as temporary:
+            temporary.mkdir()
+            _write_files(temporary, checkpoint)
+        flush(root)
+        tidy(root, keep)
 
 
-def read(folder: str | Path) -> Checkpoint:
-    """Read the newest checkpoint of a run folder; name the file that is missing, damaged or foreign."""
+def read(folder: str | Path, mapped: bool = False) -> Checkpoint:
+    """Read the newest checkpoint of a run folder; name the file that is missing, damaged or foreign.
+
+    If somebody replaces the checkpoint while it is read, the one that took its place is read. Mapped tensors are
+    views of the file.
+    """
     root = Path(folder)
     if not root.is_dir():
         raise CheckpointError(f"{root} is not a folder; pass the folder given to fit(checkpoint=...) or save(...)")
-    newest = _newest(root) or (root if (root / MANIFEST).is_file() else None)
-    if newest is None:
-        found = ", ".join(sorted(path.name for path in root.iterdir())[:5]) or "nothing"
-        raise CheckpointError(f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}")
-    return _read(newest)
+    for _ in range(_VANISHING):
+        newest = _newest(root) or (root if (root / MANIFEST).is_file() else None)
+        if newest is None:
+            break
+        try:
+            return _read(newest, mapped)
+        except CheckpointError:
+            if newest.is_dir():
+                raise
+    found = ", ".join(sorted(path.name for path in root.iterdir())[:5]) or "nothing"
+    raise CheckpointError(f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}")
 
 
-def recover(folder: str | Path) -> Checkpoint:
+def recover(folder: str | Path, mapped: bool = False) -> Checkpoint:
     """Read the newest checkpoint of a run folder that is whole; where a newer one is not, a warning says so."""
     found, damaged = None, None
     for path in reversed(_all(Path(folder))):
         try:
-            found = _read(path)
+            found = _read(path, mapped)
         except CheckpointError as error:
             damaged = damaged or error
             continue
@@ -124,27 +153,33 @@ def recover(folder: str | Path) -> Checkpoint:
 def check_replaceable(folder: str | Path) -> None:
     """Refuse to save an ensemble where `fit` keeps a run, or where something is that cannot be read."""
     newest = _newest(Path(folder))
-    if newest is not None and "progress" in _parse(newest / RUN, _text(newest / RUN)):
+    if newest is not None and "progress" in _read_run(newest, _read_manifest(newest / MANIFEST)):
         raise CheckpointError(
             f"{folder} holds a run of fit, which could not be resumed any more; save the ensemble in another folder"
         )
 
 
-def _read(newest: Path) -> Checkpoint:
-    _verify(newest)
-    run = _parse(newest / RUN, _text(newest / RUN))
-    lines = _text(newest / HISTORY).splitlines()
-    history = [{name: _numbers(value) for name, value in _parse(newest / HISTORY, line).items()} for line in lines]
-    try:
-        tensors = load_file(newest / TENSORS)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{newest / TENSORS} cannot be read: {error}") from error
+def _read(newest: Path, mapped: bool) -> Checkpoint:
+    expected, path = _read_manifest(newest / MANIFEST), newest / TENSORS
+    run = _read_run(newest, expected)
+    rows = [parse_json(newest / HISTORY, line) for line in _contents(newest / HISTORY, expected).splitlines()]
+    with understood(newest / HISTORY):
+        history = [{name: _numbers(value) for name, value in row.items()} for row in rows]
+    if mapped:
+        _check_in_place(path, expected)
+        tensors = read_tensors(path, None)
+    else:
+        tensors = read_tensors(path, _contents(path, expected))
     shared = run.get("shared")
     if not (isinstance(shared, list) and all(isinstance(name, str) for name in shared)):
         raise CheckpointError(f"{newest / RUN} is not of this library: it lacks the list of shared leaves")
-    state = _unflatten(tensors, "state", frozenset(shared), newest / TENSORS)
-    best = _unflatten(tensors, "best", frozenset(shared), newest / TENSORS) if "best/weights" in tensors else None
+    state = _unflatten(tensors, "state", frozenset(shared), path)
+    best = _unflatten(tensors, "best", frozenset(shared), path) if "best/weights" in tensors else None
     return Checkpoint(run, state, history, best)
+
+
+def _read_run(folder: Path, expected: _Expected) -> dict[str, Any]:
+    return parse_json(folder / RUN, _contents(folder / RUN, expected))
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
@@ -152,37 +187,58 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     (folder / RUN).write_text(json_text(run) + "\n", encoding="utf-8")
     rows = "".join(json_text(row, indent=None) + "\n" for row in checkpoint.history)
     (folder / HISTORY).write_text(rows, encoding="utf-8")
-    tensors = _flatten(checkpoint.state, "state") | (_flatten(checkpoint.best, "best") if checkpoint.best else {})
-    save_file(tensors, folder / TENSORS)
-    os.chmod(folder / TENSORS, (folder / RUN).stat().st_mode)  # save_file ignores the umask
+    best = {} if checkpoint.best is None else _flatten(checkpoint.best, "best")
+    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state") | best)
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
-    (folder / MANIFEST).write_text(json_text({"format": 1, "files": files}) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(sealed_json({"format": 1, "files": files}), encoding="utf-8")
 
 
 _FILES = (RUN, TENSORS, HISTORY)
 
 
-def _verify(folder: Path) -> None:
-    path = folder / MANIFEST
-    if not path.is_file():
+def _read_manifest(path: Path) -> _Expected:
+    """Size and sha256 of each file."""
+    if path.is_symlink() or not path.is_file():
         raise CheckpointError(f"{path} is missing: the checkpoint is incomplete or not of this library")
-    manifest = _parse(path, path.read_bytes().decode("utf-8", errors="replace"))
+    manifest = read_json(path)
     if manifest.get("format") != 1:
         raise CheckpointError(f"{path} has format {manifest.get('format')!r}; this version of the library reads 1")
-    for name in _FILES:
-        expected = manifest.get("files", {})
-        expected = expected.get(name) if isinstance(expected, dict) else None
-        if not isinstance(expected, dict):
-            raise CheckpointError(f"{path} is damaged: it says nothing of {name}")
-        file = folder / name
-        if file.is_symlink() or not file.is_file():
-            raise CheckpointError(f"{file} is missing; restore it from where the run was made")
-        if file.stat().st_size != expected.get("size"):
-            raise CheckpointError(
-                f"{file} is damaged: {expected.get('size')} bytes expected, {file.stat().st_size} found"
-            )
-        if _sha256(file) != expected.get("sha256"):
-            raise CheckpointError(f"{file} is damaged: its contents are not those that were written")
+    with understood(path):
+        return {name: (manifest["files"][name]["size"], manifest["files"][name]["sha256"]) for name in _FILES}
+
+
+def _contents(path: Path, expected: _Expected) -> bytes:
+    """What a file holds, after a check: the bytes that were checked, whatever becomes of the file."""
+    with _opened(path, expected) as file:
+        content = file.read()
+    _check(path, hashlib.sha256(content).hexdigest(), expected)
+    return content
+
+
+def _check_in_place(path: Path, expected: _Expected) -> None:
+    with _opened(path, expected) as file:
+        digest = hashlib.file_digest(file, "sha256")
+    _check(path, digest.hexdigest(), expected)
+
+
+@contextmanager
+def _opened(path: Path, expected: _Expected) -> Iterator[BufferedReader]:
+    """A file of the size that it should have."""
+    if path.is_symlink() or not path.is_file():
+        raise CheckpointError(f"{path} is missing; restore it from where the run was made")
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected[path.name][0]:
+                raise CheckpointError(f"{path} is damaged: {expected[path.name][0]} bytes expected, {size} found")
+            yield file
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _check(path: Path, digest: str, expected: _Expected) -> None:
+    if digest != expected[path.name][1]:
+        raise CheckpointError(f"{path} is damaged: its contents are not those that were written")
 
 
 def _flatten(state: State, prefix: str) -> dict[str, Tensor]:
@@ -190,7 +246,7 @@ def _flatten(state: State, prefix: str) -> dict[str, Tensor]:
     groups |= {f"slots/{slot}": leaves for slot, leaves in state.slots.items()}
     flat = {f"{prefix}/{group}/{name}": leaf for group, leaves in groups.items() for name, leaf in leaves.items()}
     flat[f"{prefix}/weights"] = state.members.weights
-    return {name: leaf.detach().cpu().contiguous() for name, leaf in flat.items()}
+    return flat
 
 
 def _unflatten(tensors: dict[str, Tensor], prefix: str, shared: frozenset[str], path: Path) -> State:
@@ -208,23 +264,6 @@ def _unflatten(tensors: dict[str, Tensor], prefix: str, shared: frozenset[str], 
     if not params or f"{prefix}/weights" not in tensors:
         raise CheckpointError(f"{path} is not of this library: it holds no members")
     return State(Members(params, buffers, tensors[f"{prefix}/weights"], shared), slots)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-
-
-def _parse(path: Path, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: not valid JSON ({error})") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} is damaged: a JSON object was expected, got {type(value).__name__}")
-    return value
 
 
 def _numbers(value: Any) -> Any:

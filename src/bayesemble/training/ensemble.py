@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from bayesemble import __version__
 from bayesemble.core import settings
 from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
-from bayesemble.core.errors import CheckpointError, DataError, SettingError
+from bayesemble.core.errors import CheckpointError, DataError
+from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
@@ -37,6 +39,10 @@ from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.predictor import Predictor
 from bayesemble.training.recording import Recording
+from bayesemble.training.run_lock import locked
+from bayesemble.training.standing import Standing
+
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,16 +153,17 @@ class Ensemble:
 
         What `save` wrote there before is replaced; a folder in which `fit` keeps a run is refused.
         """
-        checkpoints.check_replaceable(folder)
-        checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history), keep=1)
-        if self.recording is not None:
-            self.recording.copy_to(Path(folder))
+        with locked(folder):
+            checkpoints.check_replaceable(folder)
+            checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history), keep=1)
+            if self.recording is not None:
+                self.recording.copy_to(Path(folder))
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds and versions, as JSON."""
         task = self.task
         return {
-            "library": importlib.metadata.version("bayesemble"),
+            "library": __version__,
             "torch": torch.__version__,
             "model": type(task.module).__name__,
             "task": {
@@ -202,15 +209,26 @@ def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]
     return ensemble.evaluate(data, ood)
 
 
-def load(folder: str | Path, model: ModelSource, *, output: str | Callable[[Any], Tensor] | None = None) -> Ensemble:
+def load(
+    folder: str | Path,
+    model: ModelSource,
+    *,
+    output: str | Callable[[Any], Tensor] | None = None,
+    mapped: bool = False,
+) -> Ensemble:
     """Bring back an ensemble from the folder of `Ensemble.save` or of `fit(checkpoint=...)`.
+
+    The ensemble owns its weights: whatever becomes of the folder, its predictions stay.
 
     Args:
         folder: The run folder.
         model: The network or factory that was trained; only its code is used.
         output: As for `Task`, needed again if it was a function.
+        mapped: Leave the weights in the file and bring in what is used, for ensembles that do not fit into memory. The
+            file must then stay as it is: if somebody overwrites it, predictions change without a word, and if somebody
+            cuts it short, the process dies.
     """
-    found = restore(checkpoints.read(folder).kept, model, output, str(folder))
+    found = restore(checkpoints.read(folder, mapped).kept, model, output, str(folder))
     return replace(found, recording=recording.find(folder))
 
 
@@ -219,7 +237,7 @@ def restore(
 ) -> Ensemble:
     """Make an ensemble of what a checkpoint holds, checking it against the network leaf by leaf."""
     run = found.run
-    try:
+    with understood(f"run.json in {folder}", "does not describe a run of this library"):
         saved = run["task"]
         task = Task(
             model,
@@ -231,11 +249,27 @@ def restore(
         method = settings.parse(run["method"], Method, (Schedule, Space))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        reason = str(error) if isinstance(error, SettingError) else repr(error)
-        raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {reason}") from error
+        Standing.from_json(run.get("progress"))
+        versions = {"bayesemble": (run["library"], __version__), "torch": (run["torch"], torch.__version__)}
+    _check_weights(found.state.members, folder)
     _check_leaves(task, found.state.members, folder)
+    if other := [f"{name} {there}, here is {here}" for name, (there, here) in versions.items() if there != here]:
+        warnings.warn(f"the run was made with {' and '.join(other)}: bits may differ", stacklevel=3)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
+
+
+def _check_weights(members: Members, folder: str) -> None:
+    """Refuse members without a whole set of weights, and leaves that are not one for each member, or not finite."""
+    weights = members.weights
+    possible = weights.dim() == 1 and weights.is_floating_point() and bool((weights >= 0).all())
+    if not (possible and abs(float(weights.double().sum()) - 1) < _ROUNDING):
+        raise CheckpointError(f"the weights of the members in {folder} are not non-negative numbers with the sum 1")
+    for name, leaf in (members.params | members.buffers).items():
+        if name not in members.shared and (leaf.dim() == 0 or len(leaf) != len(weights)):
+            raise CheckpointError(f"{name!r} in {folder} is {tuple(leaf.shape)}, but there are {len(weights)} members")
+        # Infinite numbers in a buffer may be meant, as in the mask of an attention.
+        if not (leaf.isfinite() if name in members.params else ~leaf.isnan()).all():
+            raise CheckpointError(f"{name!r} in {folder} is not finite: training had diverged")
 
 
 def _check_leaves(task: BoundTask, members: Members, folder: str) -> None:

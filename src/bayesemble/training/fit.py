@@ -27,11 +27,13 @@ from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.progress import Progress
 from bayesemble.training.recording import FOLDER, Recording
+from bayesemble.training.run_lock import holding
 from bayesemble.training.standing import Standing
 
 OnEpoch = Callable[[State, Row], bool | None]
 
 
+@holding("checkpoint")
 def fit(
     task: Task,
     method: Method,
@@ -106,7 +108,7 @@ def fit(
         held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(bound, training=False)
         held_out.check_members(method.num_members)
 
-    found = _find_checkpoint(checkpoint, resume)
+    found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator)
     plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device)
@@ -221,14 +223,14 @@ def _kept(state: State, allocator: Allocator) -> State:
     return state.with_groups(allocator.copy(state.groups(), "best"))
 
 
-def _find_checkpoint(folder: str | Path | None, resume: bool) -> Checkpoint | None:
+def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:
     if folder is None or not checkpoints.exists(folder):
         return None
     if not resume:
         raise CheckpointError(
             f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
         )
-    return checkpoints.recover(folder)
+    return checkpoints.recover(folder, mapped)
 
 
 def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan) -> _Run:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
+
+from bayesemble.core.settings import setting, validate
 
 
 @dataclass(frozen=True)
 class Standing:
     """How far training has come, and what the best epoch so far was."""
 
-    epoch: int
-    """Epochs that are done."""
-    epochs: int
-    """Epochs that were asked for."""
-    batch_size: int | None
+    epoch: int = setting(MISSING, "epochs that are done", least=0)
+    epochs: int = setting(MISSING, "epochs that were asked for", least=1)
+    batch_size: int | None = setting(MISSING, "rows of each step; None takes all", least=1)
     best_loss: float = math.inf
-    best_epoch: int = 0
-    stopped: bool = False
-    """Whether training ended before its last epoch."""
-    finished: bool = False
-    """Whether the method has done what it does after training."""
+    best_epoch: int = setting(0, "the epoch with that loss", least=0)
+    stopped: bool = setting(False, "whether training ended before its last epoch")
+    finished: bool = setting(False, "whether the method has done what it does after training")
+
+    def __post_init__(self) -> None:
+        validate(self)
 
     @property
     def trained(self) -> bool:
@@ -34,7 +35,10 @@ class Standing:
 
     @staticmethod
     def from_json(saved: Any) -> Standing | None:
-        """What `to_json` gave; None of anything else, such as the nothing that a saved ensemble has."""
+        """What `to_json` gave; None of anything else, such as the nothing that a saved ensemble has.
+
+        A standing that cannot be, such as a negative epoch, is refused.
+        """
         names = [field.name for field in fields(Standing)]
         if not isinstance(saved, dict) or not saved.keys() >= set(names):
             return None

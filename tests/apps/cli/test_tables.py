@@ -133,7 +133,7 @@ def test_wrong_folders_and_files_are_one_line(call, run, houses, tmp_path):
         (("evaluate", run, bad), "lacks 'price'"),
         (("predict", run, houses, "--level", "2"), "level is a probability"),
         (("predict", run, houses, "--out", tmp_path / "no" / "p.csv"), "cannot be written"),
-        (("fit", houses, "--target", "price", "--out", houses), "cannot be written to"),
+        (("fit", houses, "--target", "price", "--out", houses), "cannot be written: File exists"),
     ):
         code, _, err = call(*arguments)
         assert code == 1, arguments

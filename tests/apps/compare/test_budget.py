@@ -1,7 +1,6 @@
 """The same cost for every method: gradients and seconds."""
 
 import itertools
-import json
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from bayesemble.apps.compare.budget import (
     measure_pace,
     read_plan,
 )
+from bayesemble.core.files import write_json
 from bayesemble.core.seeds import scoped
 from helpers import quick_fit, small_mlp, table
 
@@ -106,11 +106,11 @@ def test_a_plan_is_read_back_and_belongs_to_its_settings(tmp_path):
     same, path = {"data": "wine", "members": 2}, tmp_path / "plan.json"
     empty = read_plan(path, same)
     assert empty == {"settings": same, "seconds": None, "epochs": {}}
-    path.write_text(json.dumps(empty | {"seconds": 1.5, "epochs": {"map": 7}}))
+    write_json(path, empty | {"seconds": 1.5, "epochs": {"map": 7}})
     assert read_plan(path, same)["epochs"] == {"map": 7}
     with pytest.raises(be.CheckpointError, match=r"plan of another comparison: members was 2, now it is 3"):
         read_plan(path, same | {"members": 3})
-    for text in ("", "[]", '{"settings": {}, "seconds": 1.0, "epochs": {"map": 0}}'):
-        path.write_text(text)
+    for content in ({}, {"settings": {}, "seconds": 1.0, "epochs": {"map": 0}}):
+        write_json(path, content)
         with pytest.raises(be.CheckpointError, match=r"does not hold the plan of a comparison"):
             read_plan(path, same)

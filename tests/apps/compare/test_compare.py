@@ -19,6 +19,7 @@ from bayesemble.apps.compare.request import read_request
 from bayesemble.apps.compare.results import Comparison
 from bayesemble.apps.compare.source import open_run
 from bayesemble.apps.report.comparison import comparison_page
+from bayesemble.core.files import read_json, write_json
 from comparisons import compared
 
 
@@ -119,7 +120,7 @@ def test_a_method_that_fails_is_a_row_with_its_reason_and_the_rest_goes_on(tmp_p
 
 def test_results_of_somebody_else_are_not_replaced(tmp_path):
     (tmp_path / "results.json").write_text('{"mine": 1}')
-    with pytest.raises(be.CheckpointError, match="does not hold a comparison"):
+    with pytest.raises(be.CheckpointError, match="not of this library: it has no checksum"):
         compared("wine", "map", members=2, epochs=1, seeds=1, out=tmp_path)
     assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
 
@@ -135,12 +136,12 @@ def test_a_budget_of_steps_trains_the_single_network_longer(tmp_path):
 def test_a_budget_of_seconds_is_timed_once_and_kept(tmp_path):
     options = {"members": 3, "epochs": 4, "seeds": 1, "budget": "seconds", "out": tmp_path}
     compared("wine", "deep_ensemble:weight_decay=0.1,map", **options)
-    plan = json.loads((tmp_path / "plan.json").read_text())
+    plan = read_json(tmp_path / "plan.json")
     assert plan["seconds"] > 0
     assert plan["epochs"].keys() == {"map", "deep_ensemble:weight_decay=0.1"}, "a method that fails does so in its run"
     plan["epochs"]["map"] += 1
     shutil.rmtree(tmp_path / "runs")
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    write_json(tmp_path / "plan.json", plan)
     found = compared("wine", "map", **options)
     assert len(open_run(tmp_path / found.results[0].run)[0].history) == plan["epochs"]["map"], (
         "another time gives others"

@@ -69,9 +69,20 @@ def test_a_finished_run_is_not_repeated_unless_its_settings_change(make):
     assert (job.folder / "result.json").stat().st_mtime_ns == before
     longer = replace(job, source=replace(job.source, epochs=6))
     assert longer.finished() is None
-    (job.folder / "result.json").write_text("{")
-    assert job.finished() is None, "a damaged result is no result"
-    assert perform(job).scores == first.scores
+
+
+def test_a_result_that_is_damaged_or_edited_is_made_again_from_the_checkpoint(make):
+    job = make()
+    first, path = perform(job), job.folder / "result.json"
+    good = path.read_text()
+    for bad in ("{", good[:-9], good.replace(repr(first.scores["nll"]), "0.0001")):
+        assert bad != good
+        path.write_text(bad)
+        with pytest.warns(UserWarning, match=r"result\.json is damaged.*The run is scored again"):
+            assert job.finished() is None
+        with pytest.warns(UserWarning, match=r"result\.json is damaged"):
+            assert perform(job).scores == first.scores
+        assert job.finished().scores == first.scores
 
 
 def test_a_run_goes_on_from_its_checkpoint_to_the_same_bits(make, tmp_path):

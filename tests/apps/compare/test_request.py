@@ -8,6 +8,7 @@ import pytest
 import bayesemble as be
 from bayesemble.apps.cli import comparisons
 from bayesemble.apps.compare.request import DEFAULT_METHODS, Request, parse_methods, read_request
+from bayesemble.core.files import write_json
 
 
 def test_settings_after_a_colon_belong_to_their_method():
@@ -82,16 +83,14 @@ def test_the_command_line_shows_the_defaults_of_a_request():
         assert shown[field.name].default == default, field.name
 
 
-@pytest.mark.parametrize("text", ['{"data": 3}', '{"colour": "red"}', '{"members": true}', '{"rows": "all"}'])
-def test_a_command_that_cannot_be_repeated_is_refused(tmp_path, text):
-    (tmp_path / "results.json").write_text(f'{{"command": {text}, "data": {{}}, "results": []}}')
+@pytest.mark.parametrize("command", [{"data": 3}, {"colour": "red"}, {"members": True}, {"rows": "all"}], ids=str)
+def test_a_command_that_cannot_be_repeated_is_refused(tmp_path, command):
+    write_json(tmp_path / "results.json", {"command": command, "data": {}, "results": []})
     with pytest.raises(be.CheckpointError, match="does not say how to repeat its comparison"):
         read_request(tmp_path)
 
 
 def test_a_command_is_read_back(tmp_path):
-    import json
-
     command = asdict(Request(data="wine", members=2, ood="digits"))
-    (tmp_path / "results.json").write_text(json.dumps({"command": command, "data": {}, "results": []}))
+    write_json(tmp_path / "results.json", {"command": command, "data": {}, "results": []})
     assert read_request(tmp_path) == read_request(tmp_path / "results.json") == Request(**command)

@@ -1,11 +1,13 @@
 """Results of a comparison: means over seeds, failures, and the file they are kept in."""
 
 import math
+from dataclasses import asdict
 
 import pytest
 
 import bayesemble as be
 from bayesemble.apps.compare.results import Comparison, Result, gather
+from bayesemble.core.files import json_text, write_json
 
 
 def made(*values, failed=()):
@@ -46,13 +48,54 @@ def test_it_is_written_and_read_back(tmp_path):
     assert Comparison.read(tmp_path / "new" / "folder") == comparison
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"command": {}, "data": {}, "results": [{"label": 1}]}'])
-def test_other_files_are_refused(tmp_path, text):
+RESULT = asdict(Result("a", 0, "runs/a/seed-0", {"nll": 1.0}, {"parameters": 7}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"command": {}, "data": {}, "results": [{"label": 1}]},
+        {"command": [], "data": {}, "results": []},
+        {"command": {}, "data": None, "results": []},
+        *(
+            {"command": {}, "data": {}, "results": [RESULT | {name: value}]}
+            for name, value in [
+                ("run", "../../etc"),
+                ("run", "/etc"),
+                ("run", "runs/../../../etc"),
+                ("run", None),
+                ("label", 5),
+                ("scores", {"nll": "0.1"}),
+                ("scores", {"nll": None}),
+                ("scores", [1]),
+                ("cost", {"parameters": True}),
+                ("failure", 3),
+                ("notes", "text"),
+                ("colour", "red"),
+            ]
+        ),
+    ],
+    ids=str,
+)
+def test_other_files_are_refused(tmp_path, content):
     with pytest.raises(be.CheckpointError, match="is not the folder of a comparison"):
         Comparison.read(tmp_path)
-    (tmp_path / "results.json").write_text(text)
-    with pytest.raises(be.CheckpointError, match="does not hold a comparison"):
+    (tmp_path / "results.json").write_text(json_text(content))
+    with pytest.raises(be.CheckpointError, match="it has no checksum"):
         Comparison.read(tmp_path)
+    write_json(tmp_path / "results.json", content)
+    with pytest.raises(be.CheckpointError, match=r"results\.json does not hold a comparison"):
+        Comparison.read(tmp_path)
+
+
+def test_scores_that_are_edited_or_no_numbers_of_json_are_refused(tmp_path):
+    made(1.25).write(tmp_path)
+    text = (tmp_path / "results.json").read_text()
+    for value in ("0.25", "NaN", '"good"'):
+        (tmp_path / "results.json").write_text(text.replace("1.25", value))
+        with pytest.raises(be.CheckpointError, match=r"results\.json is damaged.*takes no edits"):
+            Comparison.read(tmp_path)
 
 
 def test_comparisons_and_single_runs_are_gathered(tmp_path):

@@ -8,6 +8,7 @@ import torch
 import bayesemble as be
 from bayesemble.apps.compare.source import RunSource, open_run
 from bayesemble.core import settings
+from bayesemble.core.files import json_text, write_json
 from comparisons import compared
 
 MAP = {"class": "DeepEnsemble", "num_members": 1}
@@ -36,23 +37,27 @@ def test_the_method_comes_back_with_its_settings():
 
 
 @pytest.mark.parametrize(
-    "text",
+    "content",
     [
-        "",
-        "[]",
-        "null",
-        '{"data": "digits"}',
-        '{"data": "digits", "seed": 0, "method": {}}',
-        '{"data": "digits", "seed": "x", "method": {}, "epochs": 1}',
-        '{"data": 3, "seed": 0, "method": {}, "epochs": 1}',
-        '{"data": "digits", "seed": true, "method": {}, "epochs": 1}',
-        '{"data": "digits", "seed": 0, "method": {}, "epochs": 1, "rows": 1.5}',
-        '{"data": "digits", "seed": 0, "method": "map", "epochs": 1}',
-        '{"data": "digits", "seed": 0, "method": {}, "epochs": 1, "colour": "red"}',
+        {},
+        {"data": "digits"},
+        {"data": "digits", "seed": 0, "method": {}},
+        {"data": "digits", "seed": "x", "method": {}, "epochs": 1},
+        {"data": 3, "seed": 0, "method": {}, "epochs": 1},
+        {"data": "digits", "seed": True, "method": {}, "epochs": 1},
+        {"data": "digits", "seed": 0, "method": {}, "epochs": -1},
+        {"data": "digits", "seed": 0, "method": {}, "epochs": 1, "rows": 1.5},
+        {"data": "digits", "seed": 0, "method": {}, "epochs": 1, "dropout": 1.5},
+        {"data": "digits", "seed": 0, "method": "map", "epochs": 1},
+        {"data": "digits", "seed": 0, "method": {}, "epochs": 1, "colour": "red"},
     ],
+    ids=str,
 )
-def test_damaged_sources_are_refused(tmp_path, text):
-    (tmp_path / "source.json").write_text(text)
+def test_damaged_sources_are_refused(tmp_path, content):
+    (tmp_path / "source.json").write_text(json_text(content))
+    with pytest.raises(be.CheckpointError, match=r"source\.json is damaged or not of this library"):
+        RunSource.read(tmp_path)
+    write_json(tmp_path / "source.json", content)
     with pytest.raises(be.CheckpointError, match=r"does not say where the rows of the run come from"):
         RunSource.read(tmp_path)
 

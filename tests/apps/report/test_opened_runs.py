@@ -1,6 +1,5 @@
 """What figures show: runs opened again predict what was scored, and examples are those the members differ on."""
 
-import json
 import shutil
 
 import numpy as np
@@ -11,6 +10,7 @@ import bayesemble as be
 from bayesemble import metrics
 from bayesemble.apps.compare.results import Comparison
 from bayesemble.apps.report.opened_runs import Shown, examples, member_diversity, open_methods
+from bayesemble.core.files import read_json, write_json
 from comparisons import tiny
 
 
@@ -107,11 +107,11 @@ def test_results_of_older_versions_can_be_opened(compared, tmp_path):
     folder, _ = compared
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
-    content = json.loads((copy / "results.json").read_text())
+    content = read_json(copy / "results.json")
     content["data"] = {"name": "two_moons", "kind": "classification", "num_classes": 2}
     for row in content["results"]:
         row["cost"] = {"train_seconds": 1.0}
         row.pop("notes", None)
-    (copy / "results.json").write_text(json.dumps(content))
+    write_json(copy / "results.json", content)
     shown, missing = open_methods(copy, Comparison.read(copy))
     assert (len(shown), missing) == (2, [])

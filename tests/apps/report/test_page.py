@@ -59,3 +59,16 @@ def test_a_missing_jinja_names_the_extra(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(be.MissingExtraError, match=r"bayesemble\[report\]"):
         page.render("landscape.html")
+
+
+def test_a_dollar_is_drawn_as_a_dollar():
+    """A formula of matplotlib that is none, in the name of a method, would end the page."""
+    name = r"$\frac{$map"
+
+    def named(ax):
+        ax.plot([0, 1], [0, 1], label=name)
+        ax.set_title(name)
+        ax.set_xticks([0, 1], [name, "b"])
+        ax.legend()
+
+    assert page.drawing("one", named).count(f">{name}</text>") == 3

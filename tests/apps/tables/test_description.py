@@ -1,12 +1,13 @@
 import copy
-import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bayesemble.apps.tables.description import TABLE, Description, TableRequest, begin, read_description, read_request
 from bayesemble.core import settings
 from bayesemble.core.errors import BayesembleError, CheckpointError, SettingError
+from bayesemble.core.files import read_json, write_json
 from bayesemble.data.find_schema import find_schema
 from bayesemble.data.table_files import Chunk
 from bayesemble.estimators.recipe import Recipe
@@ -53,10 +54,13 @@ DAMAGED = "is damaged|does not say how the run was made|cannot be read|is not of
 
 def test_every_damaged_part_is_refused(tmp_path, description):
     description.write(tmp_path)
-    good = json.loads((tmp_path / TABLE).read_text())
+    good = read_json(tmp_path / TABLE)
 
-    def refused(text: str, read=read_description, words: str = DAMAGED) -> None:
-        (tmp_path / TABLE).write_text(text)
+    def refused(content: Any, read=read_description, words: str = DAMAGED) -> None:
+        if isinstance(content, dict):
+            write_json(tmp_path / TABLE, content)
+        else:
+            (tmp_path / TABLE).write_text(content)
         with pytest.raises(CheckpointError, match=words) as caught:
             read(tmp_path)
         assert TABLE in str(caught.value)
@@ -65,13 +69,13 @@ def test_every_damaged_part_is_refused(tmp_path, description):
     for part in ("job", "schema", "network", "baseline", "format", "stretch"):
         for value in bad:
             if (part, value) not in (("baseline", -1.0), ("format", True)):
-                refused(json.dumps(copy.deepcopy(good) | {part: value}))
-        refused(json.dumps({key: value for key, value in good.items() if key != part}))
+                refused(good | {part: value})
+        refused({key: value for key, value in good.items() if key != part})
     for name in ("width", "depth", "num_numbers", "category_sizes"):
         for value in (None, -1, 10**12, "x", [], 2.5):
             damaged = copy.deepcopy(good)
             damaged["network"][name] = value
-            refused(json.dumps(damaged), words=name)
+            refused(damaged, words=name)
     for text in ("", "[]", "{", "\0", "[" * 100_000):
         refused(text)
         refused(text, read_request)
@@ -80,7 +84,7 @@ def test_every_damaged_part_is_refused(tmp_path, description):
 def test_damaged_jobs_give_a_job_or_an_error_of_ours(tmp_path, description):
     """A job that is read all the same says what stands in the file, and can be written and read again."""
     description.write(tmp_path)
-    good = json.loads((tmp_path / TABLE).read_text())
+    good = read_json(tmp_path / TABLE)
     tried, accepted = 0, []
     for place in ([], ["recipe"], ["recipe", "settings"]):
         for value in (None, [], 5, "x", -1.0, True, {}, [1]):
@@ -93,7 +97,7 @@ def test_damaged_jobs_give_a_job_or_an_error_of_ours(tmp_path, description):
                 for step in place:
                     inner = inner[step]
                 inner[name] = value
-                (tmp_path / TABLE).write_text(json.dumps(damaged))
+                write_json(tmp_path / TABLE, damaged)
                 tried += 1
                 try:
                     job = read_request(tmp_path)
@@ -112,14 +116,16 @@ def test_folders_that_hold_no_run(tmp_path):
 
 def test_a_place_that_cannot_be_written_to(tmp_path, description):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(CheckpointError, match="cannot be written to"):
+    with pytest.raises(CheckpointError, match="cannot be written: Not a directory"):
         description.write(tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", TABLE, "checkpoint.pt"])
 def test_a_folder_with_files_of_somebody_else_is_left_alone(tmp_path, description, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(CheckpointError, match=rf"holds other files, such as {name}|table.json cannot be read"):
+    with pytest.raises(
+        CheckpointError, match=f"holds other files, such as {name}|{TABLE} is damaged or not of this library"
+    ):
         begin(tmp_path, description)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "mine"}
 

@@ -1,9 +1,9 @@
 import csv
 import datetime
 import importlib.util
-import json
 import random
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from bayesemble import METHODS
 from bayesemble.apps.tables.description import TABLE, TableRequest
 from bayesemble.apps.tables.run import diagnose_table, evaluate_table, fit_table, in_test, open_table, predict_table
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.core.files import read_json, write_json
 from bayesemble.data.table_files import read_rows
 from bayesemble.estimators.recipe import Recipe
 
@@ -318,13 +319,32 @@ def test_wrong_folders_give_a_result_or_an_error_of_ours(place, fitted, table):
 def test_a_network_that_is_not_that_of_the_run_is_refused(place, fitted):
     folder = place / "network"
     shutil.copytree(fitted.folder, folder)
-    good = json.loads((folder / TABLE).read_text())
+    good = read_json(folder / TABLE)
     for name in good["network"]:
-        for value in (None, -1, 1, 10**9, "x", [], [1], 0.5, True):
-            changed = good | {"network": good["network"] | {name: value}}
-            (folder / TABLE).write_text(json.dumps(changed))
+        for value in (None, -1, 1, 10**5, 10**9, "x", [], [1], 0.5, True):
+            write_json(folder / TABLE, good | {"network": good["network"] | {name: value}})
             try:
                 evaluate_table(open_table(folder))
             except BayesembleError:
                 continue
             assert value in (None, 0.5, True, 1) or name in ("dropout", "edges")
+
+
+@pytest.mark.parametrize("changed", [{"depth": 10**5}, {"width": 10**5, "depth": 1}, {"num_outputs": 10**9}], ids=str)
+def test_a_network_larger_than_the_members_is_refused_before_it_is_made(tmp_path, fitted, changed):
+    shutil.copytree(fitted.folder, tmp_path / "run")
+    good = read_json(tmp_path / "run" / TABLE)
+    write_json(tmp_path / "run" / TABLE, good | {"network": good["network"] | changed})
+    with pytest.raises(CheckpointError, match=r"table\.json does not describe the network of the run: its size"):
+        open_table(tmp_path / "run")
+
+
+def test_a_run_folder_that_is_being_written_is_left_alone(table, tmp_path):
+    def again(words):
+        with ThreadPoolExecutor() as pool, pytest.raises(CheckpointError, match="is being written by process"):
+            pool.submit(fit_table, job(table), tmp_path / "run").result()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit_table(job(table), tmp_path / "run", say=again)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [TABLE]

@@ -9,7 +9,6 @@ An ensemble of M networks costs M times as much as one: it should be compared wi
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesemble.core.errors import CheckpointError
+from bayesemble.core.files import read_json, understood
 from bayesemble.methods import Method
 from bayesemble.task.task import Task
 from bayesemble.training.fit import fit
@@ -88,14 +88,12 @@ def read_plan(path: Path, same: dict[str, Any]) -> dict[str, Any]:
     """The epochs by label that an earlier comparison of the same settings was timed for, or an empty plan."""
     if not path.is_file():
         return {"settings": same, "seconds": None, "epochs": {}}
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
+    plan = read_json(path)
+    with understood(path, "does not hold the plan of a comparison, delete it"):
         whole = all(isinstance(epochs, int) and epochs >= 1 for epochs in plan["epochs"].values())
         if not (whole and isinstance(plan["seconds"], float)):
             raise ValueError("epochs and seconds are needed")
         differing = [name for name, value in same.items() if plan["settings"][name] != value]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} does not hold the plan of a comparison: {error!r}; delete it") from error
     if differing:
         raise CheckpointError(
             f"{path} is the plan of another comparison: {differing[0]} was {plan['settings'][differing[0]]}, "

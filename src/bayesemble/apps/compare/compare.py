@@ -21,17 +21,19 @@ from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.pool import Board, perform_all
 from bayesemble.apps.compare.request import Request, parse_methods
 from bayesemble.apps.compare.results import FILE, Comparison, Result
-from bayesemble.core.files import write_json
+from bayesemble.core.files import make_folder, write_json
 from bayesemble.core.settings import require
 from bayesemble.data import Split
 from bayesemble.data.sources import data_name, resolve_data, usual_epochs
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import DeepEnsemble, Method
+from bayesemble.training.run_lock import holding
 
 PLAN = "plan.json"
 _UNFINISHED = "it is not finished; the same command goes on with it"
 
 
+@holding("out")
 def compare(
     request: Request,
     out: str | Path = "comparison",
@@ -137,6 +139,6 @@ def _timed_epochs(
                 plan["epochs"][label] = pace(method).epochs(plan["seconds"])
             except Exception:  # it fails in its run as well, which tells the reason
                 plan["epochs"][label] = epochs
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     write_json(root / PLAN, plan)
     return dict(plan["epochs"])

@@ -10,7 +10,6 @@ runs go side by side, and wherever a run was interrupted.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
@@ -26,8 +25,8 @@ import torch
 from bayesemble.apps.compare.budget import gradient_evaluations
 from bayesemble.apps.compare.results import Result
 from bayesemble.apps.compare.source import RunSource, predict_in_units, targets_of_test
-from bayesemble.core.errors import BayesembleError, TrainingError
-from bayesemble.core.files import write_json
+from bayesemble.core.errors import BayesembleError, CheckpointError, TrainingError
+from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.memory import MEGABYTE, peak_memory, restart_peak
 from bayesemble.data import Split
 from bayesemble.diagnostics.size import count_parameters
@@ -43,6 +42,7 @@ from bayesemble.task.task import Task
 from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.fit import fit
+from bayesemble.training.run_lock import locked
 
 RESULT, PROGRESS = "result.json", "progress"
 ONE_THREAD = Loop(threads=1)
@@ -70,14 +70,22 @@ class Job:
         return self.root / self.run
 
     def finished(self) -> Result | None:
-        """What came of it, if it has been run with these settings before."""
+        """What came of it, if it has been run with these settings before.
+
+        A damaged file is not believed, with a warning: it is made again from the checkpoint.
+        """
+        path = self.folder / RESULT
+        if not path.is_file():
+            return None
         try:
-            content = json.loads((self.folder / RESULT).read_text(encoding="utf-8"))
-            if content["settings"] != asdict(self.source):
-                return None
-            scores, cost, notes = dict(content["scores"]), dict(content["cost"]), list(content["notes"])
-            return Result(self.label, self.source.seed, self.run, scores, cost, notes=notes)
-        except (OSError, ValueError, KeyError, TypeError):
+            content = read_json(path)
+            with understood(path):
+                if content["settings"] != asdict(self.source):
+                    return None
+                scores, cost, notes = (content[name] for name in ("scores", "cost", "notes"))
+                return Result(self.label, self.source.seed, self.run, scores, cost, notes=notes)
+        except CheckpointError as error:
+            warnings.warn(f"{error}. The run is scored again", stacklevel=2)
             return None
 
     def progress(self) -> int | None:
@@ -94,7 +102,7 @@ def perform(job: Job) -> Result:
     if done is not None:
         return done
     try:
-        with thread_count(ONE_THREAD), warnings.catch_warnings(record=True) as heard:
+        with locked(job.folder), thread_count(ONE_THREAD), warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             return _train_and_score(job, heard)
     except BayesembleError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +10,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import write_json
+from bayesemble.core.files import make_folder, read_json, understood, write_json
+from bayesemble.core.settings import validate
 
 FILE = "results.json"
 
@@ -34,6 +34,9 @@ class Result:
     notes: list[str] = field(default_factory=list)
     """What a person should know about the run: warnings of the method."""
 
+    def __post_init__(self) -> None:
+        validate(self)
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -44,6 +47,9 @@ class Comparison:
     data: dict[str, Any]
     """What the data set is: name, kind, numbers of rows, columns and classes, whether there is foreign data."""
     results: list[Result]
+
+    def __post_init__(self) -> None:
+        validate(self)
 
     @property
     def labels(self) -> list[str]:
@@ -77,7 +83,7 @@ class Comparison:
 
     def write(self, folder: Path) -> None:
         """Write everything as JSON, under its name in one go."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(folder / FILE, asdict(self) | {"summary": self.summary()})
 
     @staticmethod
@@ -86,11 +92,13 @@ class Comparison:
         path = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / FILE
         if not path.is_file():
             raise CheckpointError(f"{folder} is not the folder of a comparison: it has no {FILE}")
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return Comparison(content["command"], content["data"], [Result(**row) for row in content["results"]])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{path} does not hold a comparison: {error!r}") from error
+        content = read_json(path)
+        with understood(path, "does not hold a comparison"):
+            results = [Result(**row) for row in content["results"]]
+            for result in results:
+                if Path(result.run).is_absolute() or ".." in Path(result.run).parts:
+                    raise ValueError(f"its run {result.run!r} leaves the folder")
+            return Comparison(content["command"], content["data"], results)
 
 
 def gather(folders: Sequence[str | Path]) -> Comparison:

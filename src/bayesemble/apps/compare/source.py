@@ -8,8 +8,7 @@ Paths of data are kept whole: a run folder may be moved as long as its data stay
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ from torch import Tensor
 
 from bayesemble.core import settings
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import write_json
-from bayesemble.core.settings import validate
+from bayesemble.core.files import make_folder, read_json, understood, write_json
+from bayesemble.core.settings import setting, validate
 from bayesemble.data import Split
 from bayesemble.data.sources import data_stamp, load_data
 from bayesemble.execute.schedules import Schedule
@@ -42,13 +41,13 @@ class RunSource:
     data: str
     """A text that `data.sources.load_data` takes."""
     seed: int
-    dropout: float = 0.0
-    rows: int | None = None
+    dropout: float = setting(0.0, "rate of the dropout layers", within="[0, 1)", kw_only=True)
+    rows: int | None = setting(None, "how many rows to train on; None takes all", least=1, kw_only=True)
     ood: str | None = None
     method: dict[str, Any]
     """Its settings, as `settings.dump` gives them."""
-    epochs: int
-    batch_size: int | None = None
+    epochs: int = setting(MISSING, "passes over the data", least=1, kw_only=True)
+    batch_size: int | None = setting(None, "rows per step; None takes all", least=1, kw_only=True)
     record: bool = False
 
     def __post_init__(self) -> None:
@@ -69,7 +68,7 @@ class RunSource:
 
     def write(self, folder: Path) -> None:
         """Put it into a run folder."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(folder / SOURCE, asdict(self))
 
     def check(self, folder: Path) -> None:
@@ -90,10 +89,9 @@ class RunSource:
         path = folder / SOURCE
         if not path.is_file():
             raise CheckpointError(f"{folder} is not a run of the command line: it has no {SOURCE}")
-        try:
-            return RunSource(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(f"{path} does not say where the rows of the run come from: {error!r}") from error
+        content = read_json(path)
+        with understood(path, "does not say where the rows of the run come from"):
+            return RunSource(**content)
 
 
 def load_split(data: str, seed: int, rows: int | None, ood: str | None) -> Split:

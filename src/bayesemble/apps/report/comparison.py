@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bayesemble import __version__
 from bayesemble.apps.compare.results import Comparison, gather
 from bayesemble.apps.report.figures import DRAWN_SCORES, draw_figures, history_drawing
 from bayesemble.apps.report.opened_runs import Example, Shown, examples, open_methods
@@ -63,7 +63,7 @@ def comparison_page(*folders: str | Path) -> str:
         "comparison.html",
         title=f"{comparison.data.get('name', 'A comparison')}: {_count(len(rows), 'method')} compared",
         lead=_lead(comparison, shown),
-        version=version("bayesemble"),
+        version=__version__,
         facts=_facts(comparison, shown),
         verdict=verdict(comparison),
         columns=columns,

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from bayesemble import __version__
 from bayesemble.apps.report.page import drawing, render
 from bayesemble.core.errors import MissingExtraError, ModelError
 from bayesemble.diagnostics import landscape, plots
@@ -86,7 +86,7 @@ def landscape_page(subject: Subject, findings: Findings, title: str) -> str:
         "landscape.html",
         title=title,
         lead=f"{kind}: {ensemble.num_members} members of {size:,} parameters each, measured on held-out rows.",
-        version=version("bayesemble"),
+        version=__version__,
         drawings=findings.drawings,
         facts=findings.facts,
         missing=findings.missing,

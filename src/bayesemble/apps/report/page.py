@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesemble.core.errors import MissingExtraError
-from bayesemble.core.files import write_text
+from bayesemble.core.files import make_folder, write_text
 from bayesemble.diagnostics.plots.style import load_pyplot
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -32,6 +32,7 @@ _LOOK: Any = {
     "axes.axisbelow": True,
     "lines.linewidth": 1.6,
     "legend.frameon": False,
+    "text.parse_math": False,  # a dollar in the name of a method is a dollar
 }
 
 
@@ -76,5 +77,5 @@ def render(template: str, **context: Any) -> str:
 
 def write(path: Path, text: str) -> None:
     """Write a page under its name in one go."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_text(path, text)

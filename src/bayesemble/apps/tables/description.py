@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from typing import Any
 
 from bayesemble.apps.tables.evaluation import Evaluation
 from bayesemble.core import settings
-from bayesemble.core.errors import BayesembleError, CheckpointError
-from bayesemble.core.files import write_json
+from bayesemble.core.errors import CheckpointError
+from bayesemble.core.files import make_folder, read_json, understood, write_json
 from bayesemble.core.settings import require, setting, validate
 from bayesemble.data.schema import TASKS, Schema
 from bayesemble.estimators.recipe import Recipe
@@ -58,21 +57,21 @@ class Description:
 
     def __post_init__(self) -> None:
         network, schema = self.network, self.schema
-        _check(
+        require(
             isinstance(network, dict) and {"width", "depth", "dropout"} <= network.keys(), "its network is not whole"
         )
         sizes = {"num_numbers": schema.num_numbers, "category_sizes": schema.category_sizes}
         for name, size in sizes.items():
-            _check(network.get(name) == size, f"{name} of its network do not fit its columns")
+            require(network.get(name) == size, f"{name} of its network do not fit its columns")
         possible = isinstance(self.stretch, float) and 1 <= self.stretch < math.inf
-        _check(possible, f"stretch must be a number of at least 1, got {self.stretch!r}")
+        require(possible, f"stretch must be a number of at least 1, got {self.stretch!r}")
         for name in ("width", "depth"):
             possible = type(network[name]) is int and 0 <= network[name] <= _LARGEST_NETWORK
-            _check(possible, f"{name} must be a whole number up to {_LARGEST_NETWORK:,}, got {network[name]!r}")
+            require(possible, f"{name} must be a whole number up to {_LARGEST_NETWORK:,}, got {network[name]!r}")
         if schema.task == "classification":
-            _check(self.baseline in schema.target.categories, "its baseline is no class")
+            require(self.baseline in schema.target.categories, "its baseline is no class")
         else:
-            _check(isinstance(self.baseline, float) and math.isfinite(self.baseline), "its baseline is no number")
+            require(isinstance(self.baseline, float) and math.isfinite(self.baseline), "its baseline is no number")
 
     def to_json(self) -> dict[str, Any]:
         """Plain values that JSON can hold."""
@@ -88,11 +87,8 @@ class Description:
 
     def write(self, folder: Path) -> None:
         """Put it into a run folder; it appears when it is complete."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_json(folder / TABLE, self.to_json())
-        except OSError as error:
-            raise CheckpointError(f"{folder} cannot be written to: {error}") from error
+        make_folder(folder)
+        write_json(folder / TABLE, self.to_json())
 
 
 def read_request(path: Path) -> TableRequest:
@@ -106,7 +102,7 @@ def read_description(folder: Path) -> Description:
     path = folder / TABLE
     values = _read(path)
     request = _parse_request(values, path)
-    try:
+    with understood(path):
         schema, evaluation = Schema.from_json(values["schema"]), values["evaluation"]
         return Description(
             request,
@@ -116,8 +112,6 @@ def read_description(folder: Path) -> Description:
             None if evaluation is None else Evaluation.from_json(evaluation),
             values["stretch"],
         )
-    except (KeyError, TypeError, AttributeError, BayesembleError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def begin(folder: Path, description: Description) -> None:
@@ -157,27 +151,17 @@ def _flat(request: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("recipe", "settings")}
 
 
-def _check(holds: bool, words: str) -> None:
-    if not holds:
-        raise CheckpointError(words)
-
-
 def _parse_request(values: dict[str, Any], path: Path) -> TableRequest:
-    try:
+    with understood(path, "does not say how the run was made"):
         request: TableRequest = settings.parse(values.get("job"), TableRequest, [Recipe])
         request.recipe.make_method()
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{path} does not say how the run was made: {error}") from error
-    return request
+        return request
 
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"{path.parent} is not a run of `bayesemble fit`: it has no {path.name}")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict) or values.get("format") != 1:
+    values = read_json(path)
+    if values.get("format") != 1:
         raise CheckpointError(f"{path} is not of `bayesemble fit`, or of a version that this one cannot read")
     return values

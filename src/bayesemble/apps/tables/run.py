@@ -9,7 +9,7 @@ Rows are held out for testing by a seeded hash of their number. What columns mea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from bayesemble.apps.tables.evaluation import Evaluation
 from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_rows, in_units, likelihood_of, values_of
 from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
+from bayesemble.core.members import Members
 from bayesemble.core.settings import require
 from bayesemble.data.find_schema import find_schema
 from bayesemble.data.schema import Encoded, Schema, as_labels
@@ -34,6 +35,7 @@ from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Heteroscedastic
 from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.run_lock import holding
 from bayesemble.training.standing import Standing
 
 Say = Callable[[str], None]
@@ -63,6 +65,7 @@ class TableRun:
         return evaluate_rows(self.schema, self.description.baseline, self.predict, parts, where)
 
 
+@holding("out")
 def fit_table(
     request: TableRequest, out: str | Path, *, progress: bool = False, say: Say = lambda words: None
 ) -> TableRun:
@@ -92,12 +95,9 @@ def fit_table(
     begin(folder, description)
     for line in (*schema.notes, *left_out, _overview(schema, sum(len(part.rows) for part in tests), recipe.method)):
         say(line)
-    try:
-        ensemble = train(
-            recipe, method, network, likelihood, _inputs(rows), rows.targets, held_out, request.seed, folder, progress
-        )
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be written to: {error}") from error
+    ensemble = train(
+        recipe, method, network, likelihood, _inputs(rows), rows.targets, held_out, request.seed, folder, progress
+    )
     description = replace(description, stretch=stretch_of(ensemble))
     run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
     run = replace(run, description=replace(description, evaluation=run.evaluate(tests, "held-out ")))
@@ -113,6 +113,7 @@ def open_table(folder: str | Path) -> TableRun:
         raise CheckpointError(f"{run} was interrupted before its first checkpoint; give the command of `fit` again")
     checkpoint = checkpoints.read(run)
     likelihood, num_outputs = likelihood_of(description.schema, description.request.recipe)
+    _check_size(description.network, num_outputs, checkpoint.state.members, run / TABLE)
     try:
         model = partial(table_network, **description.network)
         ensemble = restore(checkpoint.kept, model, None, str(run))
@@ -125,6 +126,14 @@ def open_table(folder: str | Path) -> TableRun:
     if isinstance(likelihood, Heteroscedastic):
         ensemble = stretched(ensemble, description.stretch)
     return TableRun(run, description, ensemble, _unfinished(Standing.from_json(checkpoint.run.get("progress"))))
+
+
+def _check_size(network: Mapping[str, Any], num_outputs: int, members: Members, path: Path) -> None:
+    """Refuse a network that is larger than the members, before anything of it is made."""
+    held = sum(leaf.numel() for leaf in (*members.params.values(), *members.buffers.values()))
+    asked = 2 * network["depth"] * network["width"] ** 2
+    if asked > held or network.get("num_outputs") != num_outputs:
+        raise CheckpointError(f"{path} does not describe the network of the run: its size is not that of the members")
 
 
 def _unfinished(standing: Standing | None) -> tuple[str, ...]:
