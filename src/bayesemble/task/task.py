@@ -146,11 +146,10 @@ class Task:
         num_data = num_rows if self.num_data is None else self.num_data
         return self._bound(num_data, num_rows, shape, stochastic, inputs)
 
-    def rebind(self, saved: Mapping[str, Any]) -> BoundTask:
-        """The task as it was bound before, from the facts that were saved of it; it has no example of its rows."""
-        return self._bound(
-            saved["num_data"], saved["num_rows"], tuple(saved["output_shape"]), saved["stochastic"], example=None
-        )
+    def rebind(self, saved: Mapping[str, Any], example: Inputs | None = None) -> BoundTask:
+        """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
+        shape = tuple(saved["output_shape"])
+        return self._bound(saved["num_data"], saved["num_rows"], shape, saved["stochastic"], example)
 
     def _bound(
         self, num_data: int, num_rows: int, output_shape: tuple[int, ...], stochastic: bool, example: Inputs | None
@@ -278,7 +277,7 @@ class BoundTask(Task):
     stochastic: bool
     """Whether training draws random numbers inside the network, as dropout does."""
     example: Inputs | None = field(repr=False)
-    """A few rows of the training inputs; a loaded ensemble has none."""
+    """A few rows of the training inputs; a loaded ensemble has made-up ones of their shape, or none."""
     network: PerThread = field(repr=False)
     """The network whose code is run, one for each thread."""
     allocator: Allocator = field(default=MEMORY, repr=False)

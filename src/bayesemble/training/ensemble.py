@@ -36,6 +36,7 @@ from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.predictor import Predictor
+from bayesemble.training.probe import Probe, describe_network
 from bayesemble.training.recording import Recording
 
 
@@ -153,7 +154,7 @@ class Ensemble:
             self.recording.copy_to(Path(folder))
 
     def describe(self) -> dict[str, Any]:
-        """Task, method, settings, seeds and versions, as JSON."""
+        """Task, method, settings, seeds, versions and what the network computes, as JSON."""
         task = self.task
         return {
             "library": importlib.metadata.version("bayesemble"),
@@ -173,6 +174,7 @@ class Ensemble:
             "executor": settings.dump(self.executor),
             "execution": self.execution,
             "seed": self.seed,
+            "network": describe_network(task, self.state.members),
         }
 
     def __repr__(self) -> str:
@@ -220,14 +222,14 @@ def restore(
     """Make an ensemble of what a checkpoint holds, checking it against the network leaf by leaf."""
     run = found.run
     try:
-        saved = run["task"]
+        saved, probe = run["task"], Probe.from_json(run["network"])
         task = Task(
             model,
             settings.parse(saved["likelihood"], Likelihood),
             None if saved["prior"] is None else settings.parse(saved["prior"], Prior),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
-        ).rebind(saved)
+        ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
@@ -235,6 +237,8 @@ def restore(
         reason = str(error) if isinstance(error, SettingError) else repr(error)
         raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {reason}") from error
     _check_leaves(task, found.state.members, folder)
+    if probe is not None:
+        probe.check(task, found.kept.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
 
 

@@ -24,6 +24,7 @@ from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.batches import ArraySource, BatchSource, LoaderSource, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.fingerprint import Fingerprint, difference
 from bayesemble.training.progress import Progress
 from bayesemble.training.recording import FOLDER, Recording
 from bayesemble.training.standing import Standing
@@ -108,7 +109,8 @@ def fit(
     found = _find_checkpoint(checkpoint, resume)
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator)
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device)
+    data_seen = _fingerprints(source, held_out) if checkpoint is not None else {}
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device, data_seen)
     if found is None:
         run = _start(placed, method, source, executor, plan)
     else:
@@ -146,6 +148,7 @@ class _Plan:
     steps: int
     seed: int
     device: torch.device
+    data: dict[str, Fingerprint]
 
     @property
     def total_steps(self) -> int:
@@ -164,7 +167,8 @@ class _Run:
     best: State | None = None
 
     def save(self, folder: str | Path, keep: int) -> None:
-        described = self.ensemble.describe() | {"progress": self.standing.to_json()}
+        kept = replace(self.ensemble, state=self.best or self.ensemble.state)
+        described = kept.describe() | {"progress": self.standing.to_json()}
         found = Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best)
         checkpoints.write(folder, found, keep)
 
@@ -246,7 +250,7 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
     choice = choose(wish, task, state, batch, stepper)
     arranged = choice.executor.arrange(state)
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
-    return _Run(ensemble, Standing(0, plan.epochs, plan.batch_size))
+    return _Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
 
 
 def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
@@ -265,6 +269,7 @@ def _resume(
         raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
     if isinstance(source, LoaderSource):
         source.check_resumable()
+    _check_same_data(standing.data, plan.data)
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
@@ -280,9 +285,24 @@ def _resume(
         raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
     state = _settled(saved.state.to(plan.device), task.allocator)
     best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), task.allocator)
-    standing = replace(standing, epochs=plan.epochs)
+    standing = replace(standing, epochs=plan.epochs, data=plan.data)
     standing = replace(standing, finished=standing.finished and standing.trained)
     return _Run(replace(saved, task=task, method=method, state=state), standing, best)
+
+
+def _fingerprints(source: BatchSource, held_out: BatchSource | None) -> dict[str, Fingerprint]:
+    both = {"training": source, "validation": held_out}
+    return {name: rows.fingerprint() for name, rows in both.items() if rows is not None}
+
+
+def _check_same_data(saved: dict[str, Any], here: dict[str, Fingerprint]) -> None:
+    """Refuse to go on with other rows; validation rows may come or go, but not change."""
+    for name in saved.keys() & here.keys():
+        if words := difference(saved[name], here[name]):
+            raise CheckpointError(
+                f"the {name} data are not those that the run began with: {words}; "
+                "choose another folder, or give the same rows in the same order"
+            )
 
 
 def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -22,6 +22,8 @@ class Standing:
     """Whether training ended before its last epoch."""
     finished: bool = False
     """Whether the method has done what it does after training."""
+    data: dict[str, Any] = field(default_factory=dict)
+    """Fingerprints of the rows of "training" and, if there are any, of "validation"."""
 
     @property
     def trained(self) -> bool:
@@ -35,8 +37,8 @@ class Standing:
     @staticmethod
     def from_json(saved: Any) -> Standing | None:
         """What `to_json` gave; None of anything else, such as the nothing that a saved ensemble has."""
-        names = [field.name for field in fields(Standing)]
-        if not isinstance(saved, dict) or not saved.keys() >= set(names):
+        names = [one.name for one in fields(Standing)]
+        if not (isinstance(saved, dict) and saved.keys() >= set(names) and isinstance(saved["data"], dict)):
             return None
         found = {name: saved[name] for name in names}
         return Standing(**found | {"best_loss": math.inf if found["best_loss"] is None else found["best_loss"]})
