@@ -209,7 +209,7 @@ def load(folder: str | Path, model: ModelSource, *, output: str | Callable[[Any]
 
     Args:
         folder: The run folder.
-        model: The network or factory that was trained; only its code is used.
+        model: The network or factory that was trained; only its code is used, which has to compute what it did then.
         output: As for `Task`, needed again if it was a function.
     """
     found = restore(checkpoints.read(folder).kept, model, output, str(folder))

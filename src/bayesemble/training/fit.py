@@ -72,7 +72,8 @@ def fit(
         checkpoint: Folder to save the run in.
         checkpoint_every: Epochs between checkpoints.
         keep_checkpoints: How many stay; with two, a run whose newest is damaged resumes from the one before.
-        resume: Go on from the folder's last checkpoint that is whole, if there is one.
+        resume: Go on from the folder's last checkpoint that is whole, if there is one; data, settings and what the
+            network computes have to be those that the run began with.
         offload: Folder for members that do not fit into memory: parameters, buffers, moments and gradients lie there in
             memory-mapped files, and the executor, `Loop()` or `Vmap(chunk=...)`, brings in a few members at a time.
             The numbers are those without it. The ensemble that is returned lies there too: keep the folder as long as
