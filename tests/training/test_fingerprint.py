@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import bayesemble as be
 from bayesemble.training.batches import as_source
-from bayesemble.training.fingerprint import difference, hash_arrays
+from bayesemble.training.fingerprint import check_same, hash_arrays
 from helpers import quick_fit, small_mlp, table
 
 TASK = be.Task(small_mlp, be.Categorical())
@@ -31,6 +31,10 @@ class Rows(Dataset):
 
 def fingerprint(data, **options):
     return as_source(data, torch.float32, **options).fingerprint()
+
+
+def same(saved, here):
+    check_same({"training": saved}, {"training": here})
 
 
 def changed(rows, *place):
@@ -63,9 +67,10 @@ DATA = {
 @pytest.mark.parametrize("kind", DATA)
 def test_other_rows_have_another_fingerprint_and_the_same_rows_the_same(kind):
     data, others = DATA[kind]
-    assert difference(fingerprint(data), fingerprint(data)) is None
+    same(fingerprint(data), fingerprint(data))
     for other in others:
-        assert difference(fingerprint(data), fingerprint(other)) is not None
+        with pytest.raises(be.CheckpointError, match=r"rows then|other contents or another order"):
+            same(fingerprint(data), fingerprint(other))
 
 
 def test_it_is_that_of_the_numbers_not_of_how_they_lie_in_memory():
@@ -109,8 +114,10 @@ def test_rows_that_differ_each_time_are_known_by_their_number_alone():
     own = random.Random(0)
     found = fingerprint(Rows(X, Y, own.random))
     assert found == {"rows": 48, "contents": None}
-    assert difference(found, fingerprint(Rows(X, Y))) is None
-    assert "48 rows then, 47 now" in difference(found, fingerprint(Rows(X[1:], Y[1:])))
+    same(found, fingerprint(Rows(X, Y)))
+    for saved, here, words in ((found, Rows(X[1:], Y[1:]), "48 rows then, 47 now"), (3, Rows(X, Y), "None rows then")):
+        with pytest.raises(be.CheckpointError, match=words):
+            same(saved, fingerprint(here))
 
 
 @pytest.mark.parametrize("kind", ["array", "dataset", "loader"])
@@ -124,8 +131,11 @@ def test_a_run_does_not_go_on_with_other_data_of_the_same_size(tmp_path, kind):
 
 
 def test_nor_with_other_validation_rows(tmp_path):
-    options = {"checkpoint": tmp_path, "keep_best": True}
-    quick_fit(TASK, (X, Y), validation=(X[:8], Y[:8]), **options)
+    def train(epochs, validation=None, resume=True):
+        quick_fit(TASK, (X, Y), epochs=epochs, validation=validation, checkpoint=tmp_path, resume=resume)
+
+    train(1, (X[:8], Y[:8]), resume=False)
+    train(2)  # without any, they are not forgotten
     with pytest.raises(be.CheckpointError, match="the validation data are not those that the run began with"):
-        quick_fit(TASK, (X, Y), validation=(X[8:16], Y[8:16]), resume=True, epochs=3, **options)
-    quick_fit(TASK, (X, Y), validation=(X[:8], Y[:8]), resume=True, epochs=3, **options)
+        train(3, (X[8:16], Y[8:16]))
+    train(3, (X[:8], Y[:8]))

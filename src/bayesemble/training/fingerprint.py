@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bayesemble.core import seeds
+from bayesemble.core.errors import CheckpointError
 from bayesemble.core.types import Inputs
 
 Fingerprint = dict[str, Any]
@@ -58,10 +59,21 @@ def same_draws() -> Iterator[None]:
         np.random.set_state(legacy)
 
 
-def difference(saved: Any, found: Fingerprint) -> str | None:
-    """How data differ from those that were saved, in words; None if nothing speaks against their being the same."""
-    if not isinstance(saved, dict) or saved.get("rows") != found["rows"]:
-        return f"{saved.get('rows') if isinstance(saved, dict) else saved} rows then, {found['rows']} now"
-    if None in (saved.get("contents"), found["contents"]) or saved["contents"] == found["contents"]:
+def check_same(saved: dict[str, Any], here: dict[str, Fingerprint]) -> None:
+    """Refuse to go on with other rows than those of the run; validation rows may come or go, but not change."""
+    for name in saved.keys() & here.keys():
+        if words := _difference(saved[name], here[name]):
+            raise CheckpointError(
+                f"the {name} data are not those that the run began with: {words}; "
+                "choose another folder, or give the same rows in the same order"
+            )
+
+
+def _difference(saved: Any, here: Fingerprint) -> str | None:
+    before = saved if isinstance(saved, dict) else {}
+    if before.get("rows") != here["rows"]:
+        return f"{before.get('rows')} rows then, {here['rows']} now"
+    hashes = (before.get("contents"), here["contents"])
+    if None in hashes or hashes[0] == hashes[1]:
         return None
     return "the same number of rows, but other contents or another order"

@@ -24,7 +24,7 @@ from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.batches import ArraySource, BatchSource, LoaderSource, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.ensemble import Ensemble, restore
-from bayesemble.training.fingerprint import Fingerprint, difference
+from bayesemble.training.fingerprint import Fingerprint, check_same
 from bayesemble.training.progress import Progress
 from bayesemble.training.recording import FOLDER, Recording
 from bayesemble.training.standing import Standing
@@ -110,8 +110,9 @@ def fit(
     found = _find_checkpoint(checkpoint, resume)
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator)
-    data_seen = _fingerprints(source, held_out) if checkpoint is not None else {}
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device, data_seen)
+    used = {} if checkpoint is None else {"training": source, "validation": held_out}
+    fingerprints = {name: rows.fingerprint() for name, rows in used.items() if rows is not None}
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device, fingerprints)
     if found is None:
         run = _start(placed, method, source, executor, plan)
     else:
@@ -270,7 +271,7 @@ def _resume(
         raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
     if isinstance(source, LoaderSource):
         source.check_resumable()
-    _check_same_data(standing.data, plan.data)
+    check_same(standing.data, plan.data)
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
@@ -286,24 +287,9 @@ def _resume(
         raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
     state = _settled(saved.state.to(plan.device), task.allocator)
     best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), task.allocator)
-    standing = replace(standing, epochs=plan.epochs, data=plan.data)
+    standing = replace(standing, epochs=plan.epochs, data=standing.data | plan.data)
     standing = replace(standing, finished=standing.finished and standing.trained)
     return _Run(replace(saved, task=task, method=method, state=state), standing, best)
-
-
-def _fingerprints(source: BatchSource, held_out: BatchSource | None) -> dict[str, Fingerprint]:
-    both = {"training": source, "validation": held_out}
-    return {name: rows.fingerprint() for name, rows in both.items() if rows is not None}
-
-
-def _check_same_data(saved: dict[str, Any], here: dict[str, Fingerprint]) -> None:
-    """Refuse to go on with other rows; validation rows may come or go, but not change."""
-    for name in saved.keys() & here.keys():
-        if words := difference(saved[name], here[name]):
-            raise CheckpointError(
-                f"the {name} data are not those that the run began with: {words}; "
-                "choose another folder, or give the same rows in the same order"
-            )
 
 
 def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
