@@ -8,7 +8,7 @@ import pytest
 
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data import load_split
-from bayesemble.data.sources import data_name, data_stamp, load_data, resolve_data, usual_epochs
+from bayesemble.data.sources import data_fingerprint, data_name, data_stamp, load_data, resolve_data, usual_epochs
 from conftest import REAL_DATA
 
 FIELDS = ("x_train", "y_train", "x_test", "y_test", "x_ood")
@@ -198,6 +198,28 @@ def test_paths_are_kept_whole_and_sets_have_short_names(houses, monkeypatch):
     os.utime(path, ns=(0, 5))
     assert data_stamp("houses.csv:price") == 5
     assert data_stamp(".") > 5, "of a folder, the latest of what it holds"
+
+
+def test_the_files_of_a_set_are_known_by_what_they_hold(houses, tmp_path):
+    path = houses[0]
+    assert data_fingerprint("digits") is None
+    before = data_fingerprint(f"{path}:price")
+    os.utime(path, ns=(0, 5))
+    assert data_fingerprint(f"{path}:price") == before
+    path.write_text(path.read_text().replace("1", "2", 1))
+    assert data_fingerprint(f"{path}:price") != before
+    for name in ("cats/1.png", "dogs/1.png", "train-images-idx3-ubyte", "notes.txt", "out/results.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"0")
+    found = data_fingerprint(str(tmp_path))
+    for name, counts in (("notes.txt", False), ("out/results.json", False), ("cats/1.png", True)):
+        (tmp_path / name).write_bytes(b"1")
+        assert (data_fingerprint(str(tmp_path)) != found) == counts, "what is not read does not matter"
+        found = data_fingerprint(str(tmp_path))
+    (tmp_path / "cats/1.png").rename(tmp_path / "dogs/0.png")
+    assert data_fingerprint(str(tmp_path)) != found
+    os.utime(tmp_path / "dogs/1.png", ns=(0, 1 << 62))
+    assert data_stamp(str(tmp_path)) == 1 << 62, "a picture that is replaced in place is seen"
 
 
 def test_epochs_suit_the_number_of_rows():

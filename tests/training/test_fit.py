@@ -164,7 +164,7 @@ def test_checkpoint_every_saves_that_often_and_at_the_end(tmp_path):
         ({"batch_size": 8}, "made with batch_size 16, now it is 8"),
         ({"method": be.DeepEnsemble(num_members=3, learning_rate=0.5)}, "made with method"),
         ({"task": be.Task(small_mlp, be.Categorical(), prior=None)}, "made with task"),
-        ({"data": table(40)}, "made with task"),
+        ({"data": table(40)}, "48 rows then, 40 now"),
         ({"executor": "vmap"}, "made with executor loop; ask for that or auto"),
         ({"epochs": 1}, "at epoch 2 already, epochs=1 are over"),
     ],

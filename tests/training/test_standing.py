@@ -9,7 +9,10 @@ from bayesemble.training.standing import Standing
 
 @pytest.mark.parametrize(
     "standing",
-    [Standing(0, 3, None), Standing(4, 9, 16, best_loss=-0.25, best_epoch=3, stopped=True, finished=True)],
+    [
+        Standing(0, 3, None),
+        Standing(4, 9, 16, best_loss=-0.25, best_epoch=3, stopped=True, finished=True, data={"a": {}}),
+    ],
     ids=repr,
 )
 def test_it_comes_back_from_json_as_it_was(standing):
@@ -34,6 +37,7 @@ def test_what_lacks_a_field_is_none(lacking):
 
 def test_nothing_is_none():
     assert Standing.from_json(None) is None
+    assert Standing.from_json(Standing(1, 3, 16).to_json() | {"data": [1]}) is None
     assert Standing.from_json([1]) is None
 
 

@@ -47,6 +47,13 @@ def find_reader(path: Path) -> Reader | None:
     return next((reader for reader in READERS.values() if reader.fits(path)), None)
 
 
+def files_of(path: Path) -> list[Path]:
+    """The files that a set is read from: the one it is, or those of a folder that readers look at."""
+    if not path.is_dir():
+        return [path]
+    return sorted({*path.glob("*idx*ubyte*"), *(file for one in (path, *_subfolders(path)) for file in _pictures(one))})
+
+
 # --- NPZ ---
 
 

@@ -13,6 +13,7 @@ its own mean and deviation, pixels of images all by one.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.data.array_files import find_reader
+from bayesemble.data.array_files import files_of, find_reader
 from bayesemble.data.array_rows import as_classes, as_rows, as_targets
 from bayesemble.data.catalogue import DATASETS, Array, Kind, Parts, Split, find_dataset, load_parts, make_split
 from bayesemble.data.find_schema import find_schema
@@ -73,7 +74,26 @@ def data_stamp(text: str) -> int:
     if text in DATASETS:
         return 0
     path, _ = _place(text)
-    return max(one.stat().st_mtime_ns for one in (path, *(path.iterdir() if path.is_dir() else ())))
+    inside = (*path.iterdir(), *files_of(path)) if path.is_dir() else ()
+    return max(one.stat().st_mtime_ns for one in (path, *inside))
+
+
+def data_fingerprint(text: str) -> str | None:
+    """What tells the files of a set from others: a hash of their bytes and names; an embedded set has none.
+
+    It is that of the files, not of arrays made of them, whose last digits depend on the machine.
+    """
+    if text in DATASETS:
+        return None
+    path, _ = _place(text)
+    digest = hashlib.sha256()
+    for one in files_of(path):
+        try:
+            with one.open("rb") as file:
+                digest.update(f"{one.relative_to(path)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        except OSError as error:
+            raise DataError(f"{one} cannot be read: {error}") from error
+    return digest.hexdigest()[:16]
 
 
 def data_name(text: str) -> str:

@@ -175,10 +175,10 @@ class Task:
             inputs,
         )
 
-    def rebind(self, saved: Mapping[str, Any]) -> BoundTask:
-        """The task as it was bound before, from the facts that were saved of it; it has no example of its rows."""
+    def rebind(self, saved: Mapping[str, Any], example: Inputs | None = None) -> BoundTask:
+        """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
         seen = Seen(tuple(saved["output_shape"]), saved["stochastic"], recomputes=False)
-        return self._bound(saved["num_data"], saved["num_rows"], seen, example=None)
+        return self._bound(saved["num_data"], saved["num_rows"], seen, example)
 
     def _bound(self, num_data: int, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
         return BoundTask(
@@ -299,7 +299,7 @@ class BoundTask(Task):
     recomputes: bool
     """Whether the network runs parts of itself again in the backward pass, as activation checkpointing does."""
     example: Inputs | None = field(repr=False)
-    """A few rows of the training inputs; a loaded ensemble has none."""
+    """A few rows of the training inputs; a loaded ensemble has made-up ones of their shape, or none."""
     network: PerThread = field(repr=False)
     """The network whose code is run, one for each thread."""
     allocator: Allocator = field(default=MEMORY, repr=False)

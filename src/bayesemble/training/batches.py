@@ -19,6 +19,9 @@ from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, che
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
+from bayesemble.training.fingerprint import Fingerprint, hash_arrays, named, same_draws
+
+_ROWS_LOOKED_AT = 8  # by the fingerprint of a Dataset
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +77,10 @@ class ArraySource:
             inputs=map_tensors(lambda leaf: leaf.to(device), self.inputs),
             targets=self.targets.to(device),
         )
+
+    def fingerprint(self) -> Fingerprint:
+        """What tells these rows from others, and from the same in another order."""
+        return {"rows": self.num_data, "contents": hash_arrays(named(self.inputs, self.targets))}
 
     def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """All rows in a random order that depends only on seed and epoch.
@@ -143,6 +150,25 @@ class LoaderSource:
     def to(self, device: torch.device) -> LoaderSource:
         """Move batches to a device as they come."""
         return replace(self, device=device)
+
+    def fingerprint(self) -> Fingerprint:
+        """The number of rows, and what a few of them hold, from the first to the last; None if that differs by chance.
+
+        A `Dataset` that is too odd to be asked for single rows has None too.
+        """
+        try:
+            first, second = self._hash_few(), self._hash_few()
+        except Exception:  # whatever is wrong with a row, training on it will say
+            return {"rows": self.num_data, "contents": None}
+        return {"rows": self.num_data, "contents": first if first == second else None}
+
+    def _hash_few(self) -> str:
+        dataset: Any = self.loader.dataset
+        last = len(dataset) - 1
+        chosen = sorted({last * i // (_ROWS_LOOKED_AT - 1) for i in range(_ROWS_LOOKED_AT)})
+        with same_draws():
+            batch = self._batch(self.loader.collate_fn([dataset[i] for i in chosen]))
+        return hash_arrays(named(batch.inputs, batch.targets))
 
     def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """The loader's batches; its shuffling and augmentation are seeded by seed and epoch."""

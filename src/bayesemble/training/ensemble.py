@@ -38,6 +38,7 @@ from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.predictor import Predictor
+from bayesemble.training.probe import Probe, describe_network
 from bayesemble.training.recording import Recording
 from bayesemble.training.run_lock import locked
 from bayesemble.training.standing import Standing
@@ -160,7 +161,7 @@ class Ensemble:
                 self.recording.copy_to(Path(folder))
 
     def describe(self) -> dict[str, Any]:
-        """Task, method, settings, seeds and versions, as JSON."""
+        """Task, method, settings, seeds, versions and what the network computes, as JSON."""
         task = self.task
         return {
             "library": __version__,
@@ -180,6 +181,7 @@ class Ensemble:
             "executor": settings.dump(self.executor),
             "execution": self.execution,
             "seed": self.seed,
+            "network": describe_network(task, self.state.members),
         }
 
     def __repr__(self) -> str:
@@ -222,7 +224,7 @@ def load(
 
     Args:
         folder: The run folder.
-        model: The network or factory that was trained; only its code is used.
+        model: The network or factory that was trained; only its code is used, which has to compute what it did then.
         output: As for `Task`, needed again if it was a function.
         mapped: Leave the weights in the file and bring in what is used, for ensembles that do not fit into memory. The
             file must then stay as it is: if somebody overwrites it, predictions change without a word, and if somebody
@@ -238,14 +240,14 @@ def restore(
     """Make an ensemble of what a checkpoint holds, checking it against the network leaf by leaf."""
     run = found.run
     with understood(f"run.json in {folder}", "does not describe a run of this library"):
-        saved = run["task"]
+        saved, probe = run["task"], Probe.from_json(run["network"])
         task = Task(
             model,
             settings.parse(saved["likelihood"], Likelihood),
             None if saved["prior"] is None else settings.parse(saved["prior"], Prior),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
-        ).rebind(saved)
+        ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
@@ -255,6 +257,8 @@ def restore(
     _check_leaves(task, found.state.members, folder)
     if other := [f"{name} {there}, here is {here}" for name, (there, here) in versions.items() if there != here]:
         warnings.warn(f"the run was made with {' and '.join(other)}: bits may differ", stacklevel=3)
+    if probe is not None:
+        probe.check(task, found.kept.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
 
 

@@ -25,6 +25,7 @@ from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.batches import ArraySource, BatchSource, LoaderSource, as_source
 from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.fingerprint import Fingerprint, check_same
 from bayesemble.training.progress import Progress
 from bayesemble.training.recording import FOLDER, Recording
 from bayesemble.training.run_lock import holding
@@ -74,7 +75,8 @@ def fit(
         checkpoint: Folder to save the run in.
         checkpoint_every: Epochs between checkpoints.
         keep_checkpoints: How many stay; with two, a run whose newest is damaged resumes from the one before.
-        resume: Go on from the folder's last checkpoint that is whole, if there is one.
+        resume: Go on from the folder's last checkpoint that is whole, if there is one; data, settings and what the
+            network computes have to be those that the run began with.
         offload: Folder for members that do not fit into memory: parameters, buffers, moments and gradients lie there in
             memory-mapped files, and the executor, `Loop()` or `Vmap(chunk=...)`, brings in a few members at a time.
             The numbers are those without it. The ensemble that is returned lies there too: keep the folder as long as
@@ -111,7 +113,9 @@ def fit(
     found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator)
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device)
+    used = {} if checkpoint is None else {"training": source, "validation": held_out}
+    fingerprints = {name: rows.fingerprint() for name, rows in used.items() if rows is not None}
+    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device, fingerprints)
     if found is None:
         run = _start(placed, method, source, executor, plan)
     else:
@@ -149,6 +153,7 @@ class _Plan:
     steps: int
     seed: int
     device: torch.device
+    data: dict[str, Fingerprint]
 
     @property
     def total_steps(self) -> int:
@@ -167,7 +172,8 @@ class _Run:
     best: State | None = None
 
     def save(self, folder: str | Path, keep: int) -> None:
-        described = self.ensemble.describe() | {"progress": self.standing.to_json()}
+        kept = replace(self.ensemble, state=self.best or self.ensemble.state)
+        described = kept.describe() | {"progress": self.standing.to_json()}
         found = Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best)
         checkpoints.write(folder, found, keep)
 
@@ -250,7 +256,7 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
     choice = choose(wish, task, state, batch, stepper)
     arranged = choice.executor.arrange(state)
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
-    return _Run(ensemble, Standing(0, plan.epochs, plan.batch_size))
+    return _Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
 
 
 def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
@@ -269,6 +275,7 @@ def _resume(
         raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
     if isinstance(source, LoaderSource):
         source.check_resumable()
+    check_same(standing.data, plan.data)
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
@@ -284,7 +291,7 @@ def _resume(
         raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
     state = _settled(saved.state.to(plan.device), task.allocator)
     best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), task.allocator)
-    standing = replace(standing, epochs=plan.epochs)
+    standing = replace(standing, epochs=plan.epochs, data=standing.data | plan.data)
     standing = replace(standing, finished=standing.finished and standing.trained)
     return _Run(replace(saved, task=task, method=method, state=state), standing, best)
 

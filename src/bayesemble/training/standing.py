@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from bayesemble.core.settings import setting, validate
@@ -20,6 +20,8 @@ class Standing:
     best_epoch: int = setting(0, "the epoch with that loss", least=0)
     stopped: bool = setting(False, "whether training ended before its last epoch")
     finished: bool = setting(False, "whether the method has done what it does after training")
+    data: dict[str, Any] = field(default_factory=dict)
+    """Fingerprints of the rows of "training" and, if there are any, of "validation"."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -39,8 +41,8 @@ class Standing:
 
         A standing that cannot be, such as a negative epoch, is refused.
         """
-        names = [field.name for field in fields(Standing)]
-        if not isinstance(saved, dict) or not saved.keys() >= set(names):
+        names = [one.name for one in fields(Standing)]
+        if not (isinstance(saved, dict) and saved.keys() >= set(names) and isinstance(saved["data"], dict)):
             return None
         found = {name: saved[name] for name in names}
         return Standing(**found | {"best_loss": math.inf if found["best_loss"] is None else found["best_loss"]})

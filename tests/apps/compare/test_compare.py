@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -47,6 +48,7 @@ def test_the_data_and_the_command_are_described(tmp_path):
     comparison = compared("digits", "map", members=2, epochs=1, seeds=1, rows=100, out=tmp_path)
     assert comparison.data == {
         "name": "digits",
+        "contents": {},
         "kind": "classification",
         "num_train": 100,
         "num_test": 360,
@@ -103,6 +105,53 @@ def test_runs_of_other_settings_are_not_mixed_in(tmp_path, change):
     compared("wine", "deep_ensemble", **options)
     with pytest.raises(be.CheckpointError, match=r"seed-0 holds a run of other settings: \w+ was .*, now it is"):
         compared("wine", "deep_ensemble", **(options | change))
+
+
+def write_rows(path, scale):
+    rows = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)).tolist()
+    path.write_text("a,b,y\n" + "".join(f"{a},{b},{scale * (a + b):.4f}\n" for a, b in rows))
+
+
+def test_finished_runs_are_not_shown_for_data_that_have_changed(tmp_path):
+    options = {"epochs": 2, "seeds": 1, "out": tmp_path / "out"}
+    data, figure, changed = f"{tmp_path / 't.csv'}:y", "Risk against coverage", r"t\.csv:y is not what it was when"
+    write_rows(tmp_path / "t.csv", 1)
+    before = compared(data, "map", **options)
+    results = (tmp_path / "out" / "results.json").read_text()
+    assert figure in comparison_page(tmp_path / "out")
+    write_rows(tmp_path / "t.csv", 1000)
+    with pytest.raises(be.CheckpointError, match=r"seed-0 holds a run on other rows: .*t\.csv:y has changed since"):
+        compared(data, "map", **options)
+    assert (tmp_path / "out" / "results.json").read_text() == results
+    with pytest.raises(be.CheckpointError, match=changed):
+        open_run(tmp_path / "out" / before.results[0].run)
+    page = comparison_page(tmp_path / "out")
+    assert re.search(changed, page)
+    assert figure not in page
+    new = compared(data, "map", **(options | {"out": tmp_path / "new"}))
+    assert new.results[0].scores["rmse"] > 100 * before.results[0].scores["rmse"]
+    with pytest.raises(be.CheckpointError, match=r"different data cannot stand side by side: t\.csv held other rows"):
+        comparison_page(tmp_path / "out", tmp_path / "new")
+    write_rows(tmp_path / "t.csv", 1)
+    assert compared(data, "map", **options) == before, "the file is what it was, though newer"
+
+
+def test_nor_are_epochs_taken_that_were_timed_on_other_data(tmp_path):
+    options = {"epochs": 1, "seeds": 1, "budget": "seconds", "out": tmp_path / "out"}
+    for scale, words in ((1, None), (1000, "is the plan of another comparison: contents was")):
+        write_rows(tmp_path / "t.csv", scale)
+        with pytest.raises(be.CheckpointError, match=words) if words else contextlib.nullcontext():
+            compared(f"{tmp_path / 't.csv'}:y", "map", **options)
+
+
+def test_foreign_data_count_too(tmp_path):
+    (tmp_path / "far.csv").write_text("a,b\n9,9\n-9,9\n")
+    write_rows(tmp_path / "t.csv", 1)
+    options = {"epochs": 1, "seeds": 1, "ood": str(tmp_path / "far.csv"), "out": tmp_path / "out"}
+    compared(f"{tmp_path / 't.csv'}:y", "map", **options)
+    (tmp_path / "far.csv").write_text("a,b\n8,9\n-9,9\n")
+    with pytest.raises(be.CheckpointError, match=r"holds a run on other rows: .*far\.csv has changed since"):
+        compared(f"{tmp_path / 't.csv'}:y", "map", **options)
 
 
 def test_a_method_that_fails_is_a_row_with_its_reason_and_the_rest_goes_on(tmp_path):

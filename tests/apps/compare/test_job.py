@@ -13,7 +13,7 @@ import torch
 
 import bayesemble as be
 from bayesemble.apps.compare.job import Job, executor_for, perform, score_run, warm_up
-from bayesemble.apps.compare.source import RunSource, open_run
+from bayesemble.apps.compare.source import RunSource, contents_of, open_run
 from bayesemble.core import settings
 from bayesemble.methods import METHODS
 
@@ -226,9 +226,12 @@ def test_data_that_has_changed_is_read_again(make, tmp_path):
     for rows in (40, 60):
         np.savez(path, x=np.arange(2.0 * rows).reshape(rows, 2), y=np.arange(float(rows)))
         os.utime(path, ns=(rows, rows))
-        job = replace(make(data=str(path), epochs=1, batch_size=8), root=tmp_path / str(rows))
+        contents = contents_of(str(path), None)
+        job = replace(make(data=str(path), epochs=1, batch_size=8, contents=contents), root=tmp_path / str(rows))
         counts.append(perform(job).cost["gradient_evaluations"])
     assert counts == [2 * 4, 2 * 6]
+    late = make(data=str(path), epochs=1, contents={"data": "of before"})
+    assert "a.npz is not what it was when the run was made" in perform(late).failure
 
 
 def test_progress_is_the_epoch_while_it_runs(make):

@@ -19,7 +19,7 @@ def description() -> Description:
     schema = find_schema([Chunk("t.csv", cells, range(2, 6))], "y", "regression")
     network = {"num_numbers": 6, "category_sizes": [3], "width": 8, "depth": 1, "dropout": 0.0}
     job = TableRequest("t.csv", "y", "regression", recipe=Recipe("repulsive", {"repulsion": 0.5}, epochs=3))
-    return Description(job, schema, network, 5.0)
+    return Description(job, schema, network, 5.0, {"columns": ["city", "day", "y"], "count": 4, "sum": "00ff"})
 
 
 def test_it_is_written_and_read_back(tmp_path, description):
@@ -66,7 +66,7 @@ def test_every_damaged_part_is_refused(tmp_path, description):
         assert TABLE in str(caught.value)
 
     bad = [None, [], 5, "x", -1.0, True, {}, {"class": "TableRequest"}, [1]]
-    for part in ("job", "schema", "network", "baseline", "format", "stretch"):
+    for part in ("job", "schema", "network", "baseline", "rows", "format", "stretch"):
         for value in bad:
             if (part, value) not in (("baseline", -1.0), ("format", True)):
                 refused(good | {part: value})

@@ -12,7 +12,8 @@ import torch
 
 from bayesemble import METHODS
 from bayesemble.apps.tables.description import TABLE, TableRequest
-from bayesemble.apps.tables.run import diagnose_table, evaluate_table, fit_table, in_test, open_table, predict_table
+from bayesemble.apps.tables.known_rows import ROWS, hash_rows, in_test
+from bayesemble.apps.tables.run import diagnose_table, evaluate_table, fit_table, open_table, predict_table
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.core.files import read_json, write_json
 from bayesemble.data.table_files import read_rows
@@ -75,20 +76,14 @@ def cells(path):
     return chunk.columns
 
 
-def test_rows_are_held_out_by_their_number_alone():
-    rows = list(range(2, 20_002))
-    whole = in_test(rows, 0, 0.2)
-    parts = np.concatenate([in_test(rows[start : start + 777], 0, 0.2) for start in range(0, len(rows), 777)])
-    np.testing.assert_array_equal(whole, parts)
-    assert abs(whole.mean() - 0.2) < 3 * (0.16 / 20_000) ** 0.5
-    other = in_test(rows, 1, 0.2)
-    assert abs((whole & other).mean() - 0.04) < 0.006
-    assert not (in_test(rows, 0, 0.1) & ~whole).any()
-    assert not in_test(rows, 0, 0.0).any()
+def held_out_of(path, seed=0, share=0.2):
+    """Which rows of a table are held out."""
+    (chunk,) = read_rows(path)
+    return in_test(hash_rows(chunk, list(chunk.columns), seed), share)
 
 
 def test_the_columns_are_learnt_from_training_rows_alone(fitted, table):
-    held_out = in_test(range(2, 152), 0, 0.2)
+    held_out = held_out_of(table)
     kept = [float(cell) for cell, out in zip(cells(table)["price"], held_out, strict=True) if not out]
     assert fitted.schema.target.mean == pytest.approx(np.mean(kept))
     assert fitted.schema.num_rows == len(kept)
@@ -265,11 +260,90 @@ def test_the_rows_must_be_those_that_the_run_began_with(place, fitted):
         fit_table(job(changed), fitted.folder)
 
 
+@pytest.fixture
+def copied(fitted, table, tmp_path):
+    """A run of its own with a table of its own: the run, the table, its header and its lines, and those held out."""
+    rows, folder = tmp_path / "rows.csv", tmp_path / "run"
+    shutil.copy(table, rows)
+    shutil.copytree(fitted.folder, folder)
+    request = replace(fitted.description.request, file=str(rows))
+    replace(fitted.description, request=request).write(folder)
+    header, *lines = rows.read_text().splitlines()
+    return open_table(folder), rows, header, lines, held_out_of(rows)
+
+
+def put(path, header, lines, ending="\n"):
+    path.write_bytes(ending.join([header, *lines, ""]).encode())
+
+
+def test_neither_order_nor_line_endings_change_the_held_out_rows(copied, fitted):
+    """On pure noise, training rows among the held-out ones would make scores far too good."""
+    run, table, header, lines, _ = copied
+    expected = fitted.description.evaluation
+
+    def reordered(line):
+        return ",".join(reversed(line.split(",")))
+
+    for other in ((header, sorted(lines)), (header, lines[::-1], "\r\n"), (reordered(header), map(reordered, lines))):
+        put(table, *other)
+        found = evaluate_table(run)
+        assert (found.rows, found.notes) == (expected.rows, [])
+        assert found.scores == pytest.approx(expected.scores, rel=1e-5)
+        assert diagnose_table(run)[1].scores == pytest.approx(expected.scores, rel=1e-5)
+
+
+def test_new_rows_are_scored_if_they_fall_to_the_held_out_ones_and_lost_ones_are_told(copied, tmp_path):
+    run, table, header, lines, held_out = copied
+    write_table(tmp_path / "more.csv", num=40, seed=5)
+    more = (tmp_path / "more.csv").read_text().splitlines()[1:]
+    put(table, header, [*lines, *more])
+    num = int(held_out_of(table).sum())
+    assert num > held_out.sum()
+    found = evaluate_table(run)
+    assert (found.rows, found.notes) == (
+        num,
+        [f"{num - held_out.sum()} held-out rows were not there when the run was trained"],
+    )
+    last = max(np.flatnonzero(held_out))
+    put(table, header, [line for i, line in enumerate(lines) if i != last])
+    assert evaluate_table(run).notes == [f"1 rows that were held out then are no longer in {table}"]
+    put(table, header + ",more", [f"{line},{i}" for i, line in enumerate(lines)])
+    assert evaluate_table(run).rows == held_out.sum(), "a further column tells nothing of the rows there were"
+
+
+@pytest.mark.parametrize("examine", [evaluate_table, diagnose_table])
+def test_a_table_that_lost_trained_rows_is_refused(copied, examine):
+    """A trained row that comes back with one digit changed could pass for one that was never seen."""
+    run, table, header, lines, held_out = copied
+    first, second, *_ = np.flatnonzero(~held_out)
+    without = [line for i, line in enumerate(lines) if i not in (first, second)]
+    changed = [line + "1" if i == first else line for i, line in enumerate(lines)]
+    for rows, count in ((without, 2), (changed, 1)):
+        put(table, header, rows)
+        words = rf"{count} of the {(~held_out).sum()} different rows that the run was trained on are no longer in"
+        with pytest.raises(DataError, match=words):
+            examine(run)
+    evaluate_table(run, table)  # asked for by name, all rows are scored, and none are called held-out
+    put(table, header.replace("city", "town"), lines)
+    with pytest.raises(DataError, match="lacks columns that it had when the run was trained: 'city'"):
+        examine(run)
+
+
+def test_a_run_does_not_go_on_with_sorted_rows_or_fewer(copied):
+    run, table, header, lines, _ = copied
+    for rows in (sorted(lines), lines[:-1]):
+        put(table, header, rows)
+        with pytest.raises(CheckpointError, match="are not those that the run"):
+            fit_table(run.description.request, run.folder)
+
+
 def test_classes_that_training_lacks_are_left_out_of_the_scores(place):
-    held_out = in_test(range(2, 102), 0, 0.2)
-    rare = int(np.flatnonzero(held_out)[0])
-    lines = [f"{i % 7},{'rare' if i == rare else 'ab'[i % 2]}" for i in range(100)]
-    (place / "rare.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
+    for rare in range(100):  # until it is held out
+        lines = [f"{i},{'rare' if i == rare else 'ab'[i % 2]}" for i in range(100)]
+        (place / "rare.csv").write_text("x,y\n" + "\n".join(lines) + "\n")
+        held_out = held_out_of(place / "rare.csv")
+        if held_out[rare]:
+            break
     run = fit_table(TableRequest(str(place / "rare.csv"), "y", recipe=recipe()), place / "rare")
     assert run.schema.target.categories == ("a", "b")
     assert run.description.evaluation.rows == held_out.sum() - 1
@@ -306,7 +380,7 @@ def test_wrong_folders_give_a_result_or_an_error_of_ours(place, fitted, table):
             (folder / file).unlink()
             if content is not None:
                 (folder / file).write_bytes(content)
-            if file.parts[0] in (TABLE, newest):
+            if file.parts[0] in (TABLE, ROWS, newest):
                 with pytest.raises(BayesembleError):
                     evaluate_table(open_table(folder))
             else:

@@ -21,6 +21,7 @@ from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.pool import Board, perform_all
 from bayesemble.apps.compare.request import Request, parse_methods
 from bayesemble.apps.compare.results import FILE, Comparison, Result
+from bayesemble.apps.compare.source import contents_of
 from bayesemble.core.files import make_folder, write_json
 from bayesemble.core.settings import require
 from bayesemble.data import Split
@@ -77,7 +78,7 @@ def compare(
     for job in planned:
         job.source.check(job.folder)
     known = {job.run: job.finished() or failed(job, _UNFINISHED) for job in planned}
-    comparison = Comparison(asdict(request), _described(request.data, split), list(known.values()))
+    comparison = Comparison(asdict(request), _described(request, split), list(known.values()))
     comparison.write(root)
     with Board(planned, progress) as board:
 
@@ -92,9 +93,10 @@ def compare(
     return replace(comparison, results=results)
 
 
-def _described(data: str, split: Split) -> dict[str, Any]:
+def _described(request: Request, split: Split) -> dict[str, Any]:
     return {
-        "name": data_name(data),
+        "name": data_name(request.data),
+        "contents": contents_of(request.data, request.ood),
         "kind": split.kind,
         "num_train": len(split.x_train),
         "num_test": len(split.x_test),
@@ -123,6 +125,7 @@ def _timed_epochs(
 ) -> dict[str, int]:
     """Epochs that take as long as the deep ensemble; timed once, then kept, as another time would give others."""
     same = {name: getattr(request, name) for name in ("data", "rows", "members", "epochs", "batch_size")}
+    same["contents"] = contents_of(request.data, request.ood)
     plan = read_plan(root / PLAN, same)
 
     def pace(method: Method) -> Pace:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bayesemble.apps.compare.budget import BUDGETS
 from bayesemble.apps.compare.results import Comparison
-from bayesemble.apps.compare.source import RunSource, load_split
+from bayesemble.apps.compare.source import RunSource, contents_of, load_split
 from bayesemble.core import settings
 from bayesemble.core.errors import CheckpointError, SettingError
 from bayesemble.core.settings import parse_value, setting, validate
@@ -58,6 +58,7 @@ class Request:
             epochs=epochs,
             batch_size=None if method.full_batch else self.batch_size,
             record=self.record,
+            contents=contents_of(self.data, self.ood),
         )
 
 

@@ -45,7 +45,8 @@ class Comparison:
     command: dict[str, Any]
     """The settings that repeat it: data, ood, methods, members, epochs, seeds ..."""
     data: dict[str, Any]
-    """What the data set is: name, kind, numbers of rows, columns and classes, whether there is foreign data."""
+    """What the data set is: name, contents of its files (`contents_of`), kind, numbers of rows, columns and classes,
+    whether there is foreign data."""
     results: list[Result]
 
     def __post_init__(self) -> None:
@@ -113,6 +114,11 @@ def gather(folders: Sequence[str | Path]) -> Comparison:
         if other.data.get("name") != first.data.get("name"):
             names = f"{first.data.get('name')} and {other.data.get('name')} ({root})"
             raise CheckpointError(f"results on different data cannot stand side by side: {names}")
+        if _contents(other) != _contents(first):
+            raise CheckpointError(
+                f"results on different data cannot stand side by side: {first.data.get('name')} held other rows when "
+                f"{root} was made"
+            )
     results: dict[str, Result] = {}
     for root, folder in roots:
         for result in read[root].results:
@@ -121,6 +127,10 @@ def gather(folders: Sequence[str | Path]) -> Comparison:
                 label = f"{root.name}/{result.label}" if len(read) > 1 else result.label
                 results[str(path)] = replace(result, label=label, run=str(path))
     return Comparison(first.command, first.data, list(results.values()))
+
+
+def _contents(comparison: Comparison) -> Any:
+    return (comparison.data.get("contents") or {}).get("data")
 
 
 def _root_of(folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """Run folders of the command line: beside its checkpoints, a run knows its data, its network and its settings.
 
-    RUN/source.json        data, seed, rows, foreign data, dropout of the network, method, epochs, batch size
+    RUN/source.json        data and what their files held, seed, rows, foreign data, dropout, method, epochs, batch size
 
 So a run can be opened again by its folder alone, and a comparison knows whether a run in its folder is one of its own.
 Paths of data are kept whole: a run folder may be moved as long as its data stays.
@@ -8,7 +8,7 @@ Paths of data are kept whole: a run folder may be moved as long as its data stay
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from bayesemble.core.errors import CheckpointError
 from bayesemble.core.files import make_folder, read_json, understood, write_json
 from bayesemble.core.settings import setting, validate
 from bayesemble.data import Split
-from bayesemble.data.sources import data_stamp, load_data
+from bayesemble.data.sources import data_fingerprint, data_stamp, load_data
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.repulsion.interacting import Space
@@ -49,12 +49,19 @@ class RunSource:
     epochs: int = setting(MISSING, "passes over the data", least=1, kw_only=True)
     batch_size: int | None = setting(None, "rows per step; None takes all", least=1, kw_only=True)
     record: bool = False
+    contents: dict[str, Any] = field(default_factory=dict)
+    """What tells the files of "data" and "ood" from others: see `contents_of`."""
 
     def __post_init__(self) -> None:
         validate(self)
 
     def split(self) -> Split:
-        """The rows, the same each time."""
+        """The rows, the same each time; refused if they have changed."""
+        if changed := _differing(self.contents, contents_of(self.data, self.ood)):
+            raise CheckpointError(
+                f"{getattr(self, changed)} is not what it was when the run was made; "
+                "restore the file, or train again in another folder"
+            )
         return load_split(self.data, self.seed, self.rows, self.ood)
 
     def make_method(self) -> Method:
@@ -76,12 +83,18 @@ class RunSource:
         if not (folder / SOURCE).is_file():
             return
         here, there = asdict(self), asdict(RunSource.read(folder))
+        contents = here.pop("contents")
         for name, value in here.items():
             if there[name] != value:
                 raise CheckpointError(
                     f"{folder} holds a run of other settings: {name} was {there[name]}, now it is {value}; "
                     "choose another folder for the results, or delete this one"
                 )
+        if changed := _differing(there["contents"], contents):
+            raise CheckpointError(
+                f"{folder} holds a run on other rows: {here[changed]} has changed since; restore the file, choose "
+                "another folder for the results (--out), or delete this one to train again"
+            )
 
     @staticmethod
     def read(folder: Path) -> RunSource:
@@ -92,6 +105,24 @@ class RunSource:
         content = read_json(path)
         with understood(path, "does not say where the rows of the run come from"):
             return RunSource(**content)
+
+
+def contents_of(data: str, ood: str | None) -> dict[str, Any]:
+    """What tells the files of data and foreign data from others, by "data" and "ood"; embedded sets have none."""
+    found = {"data": _fingerprint(data, data_stamp(data))}
+    if ood is not None:
+        found["ood"] = _fingerprint(ood, data_stamp(ood))
+    return {name: fingerprint for name, fingerprint in found.items() if fingerprint is not None}
+
+
+@lru_cache(maxsize=2)
+def _fingerprint(text: str, _: int) -> str | None:
+    return data_fingerprint(text)
+
+
+def _differing(before: dict[str, Any], here: dict[str, Any]) -> str | None:
+    """Which of data and foreign data is not what it was."""
+    return next((name for name in ("data", "ood") if before.get(name) != here.get(name)), None)
 
 
 def load_split(data: str, seed: int, rows: int | None, ood: str | None) -> Split:

@@ -50,6 +50,8 @@ class Description:
     """Arguments of `table_network`."""
     baseline: float | str
     """What the simplest prediction says: the mean of the training targets, or their most frequent class."""
+    rows: dict[str, Any]
+    """What tells the rows of the file from others: see `KnownRows.stamp`."""
     evaluation: Evaluation | None = None
     """Scores on the held-out rows, once training is over."""
     stretch: float = 1.0
@@ -68,6 +70,8 @@ class Description:
         for name in ("width", "depth"):
             possible = type(network[name]) is int and 0 <= network[name] <= _LARGEST_NETWORK
             require(possible, f"{name} must be a whole number up to {_LARGEST_NETWORK:,}, got {network[name]!r}")
+        told = isinstance(self.rows, dict) and self.rows.keys() == {"columns", "count", "sum"}
+        require(told, "it does not say which rows the file had")
         if schema.task == "classification":
             require(self.baseline in schema.target.categories, "its baseline is no class")
         else:
@@ -81,6 +85,7 @@ class Description:
             "schema": self.schema.to_json(),
             "network": dict(self.network),
             "baseline": self.baseline,
+            "rows": self.rows,
             "evaluation": None if self.evaluation is None else self.evaluation.to_json(),
             "stretch": self.stretch,
         }
@@ -109,6 +114,7 @@ def read_description(folder: Path) -> Description:
             schema,
             values["network"],
             values["baseline"],
+            values["rows"],
             None if evaluation is None else Evaluation.from_json(evaluation),
             values["stretch"],
         )
@@ -130,7 +136,7 @@ def begin(folder: Path, description: Description) -> None:
                     f"{folder} holds a run with {name} {before.get(name)}, now it is {asked.get(name)}; "
                     "repeat the command of that run to go on with it, or choose another folder"
                 )
-        if any(held[part] != here[part] for part in ("schema", "network", "baseline")):
+        if any(held[part] != here[part] for part in ("schema", "network", "baseline", "rows")):
             raise CheckpointError(
                 f"the rows of {description.request.file} are not those that the run in {folder} began with; "
                 "choose another folder"

@@ -1,9 +1,10 @@
 """Runs on the tables of a person: fit, open, predict, evaluate; files of any size are gone through in parts.
 
     RUN/table.json         what was asked for, the columns, the network, and the scores on held-out rows
+    RUN/rows.bin           hashes of the rows of the file
     RUN/checkpoint-...     as of every run
 
-Rows are held out for testing by a seeded hash of their number. What columns mean is learnt from the others alone.
+Rows are held out for testing by a seeded hash of what they hold. What columns mean is learnt from the others alone.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bayesemble.apps.tables.description import TABLE, Description, TableRequest, begin, read_description
 from bayesemble.apps.tables.evaluation import Evaluation
+from bayesemble.apps.tables.known_rows import KnownRows, Splitter
 from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_rows, in_units, likelihood_of, values_of
-from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.settings import require
@@ -80,19 +80,22 @@ def fit_table(
     folder, recipe = Path(out), request.recipe
     request = replace(request, file=str(Path(request.file).resolve()))
     method = recipe.make_method()  # before anything is read: a wrong setting is said at once
-    schema = find_schema(_part(request, test=False), request.target, request.task)
-    rows = _joined([schema.encode(chunk) for chunk in _part(request, test=False)])
+    splitter = Splitter(request.seed, request.test)
+    schema = find_schema(splitter.part(read_rows(request.file), test=False), request.target, request.task)
+    known = splitter.seen()
+    rows = _joined([schema.encode(chunk) for chunk in splitter.part(read_rows(request.file), test=False)])
     left_out: list[str] = []
-    tests = list(_encode_tests(schema, _part(request, test=True), left_out))
+    tests = list(_encode_tests(schema, splitter.part(read_rows(request.file), test=True), left_out))
     assert rows.targets is not None
     likelihood, num_outputs = likelihood_of(schema, recipe)
     network = recipe.make_network(method, rows.numbers, schema.category_sizes, num_outputs)
     if schema.task == "count":
         network["offset"] = math.log(rows.targets.mean())
-    description = Description(request, schema, network, baseline_of(schema, rows.targets))
+    description = Description(request, schema, network, baseline_of(schema, rows.targets), known.stamp())
     labels = schema.task == "classification"
     held_out = recipe.hold_out(method, rows.targets, labels, request.seed)
     begin(folder, description)
+    known.write(folder)
     for line in (*schema.notes, *left_out, _overview(schema, sum(len(part.rows) for part in tests), recipe.method)):
         say(line)
     ensemble = train(
@@ -145,22 +148,22 @@ def _unfinished(standing: Standing | None) -> tuple[str, ...]:
 
 def evaluate_table(run: TableRun, file: str | Path | None = None) -> Evaluation:
     """Scores on the rows of a file with targets, or (None) on the held-out rows of the one that was trained on."""
-    chunks, where = _scored(run, file)
-    left_out: list[str] = []
-    evaluation = run.evaluate(_encode_tests(run.schema, chunks, left_out), where)
-    return replace(evaluation, notes=[*run.notes, *left_out])
+    notes = list(run.notes)
+    chunks, where = _scored(run, file, notes)
+    evaluation = run.evaluate(_encode_tests(run.schema, chunks, notes), where)
+    return replace(evaluation, notes=notes)
 
 
 def diagnose_table(run: TableRun, file: str | Path | None = None) -> tuple[Diagnosis, Evaluation]:
     """Members and weights on the rows that `evaluate_table` takes, all in memory, and its result."""
-    chunks, where = _scored(run, file)
-    left_out: list[str] = []
-    tests = list(_encode_tests(run.schema, chunks, left_out))
+    notes = list(run.notes)
+    chunks, where = _scored(run, file, notes)
+    tests = list(_encode_tests(run.schema, chunks, notes))
     if not tests:
         raise DataError("there are no rows with targets to examine the members on; name a file")
     rows = _joined(tests)
     diagnosis = diagnose(run.ensemble, (_inputs(rows), rows.targets))
-    return diagnosis, replace(run.evaluate(tests, where), notes=[*run.notes, *left_out])
+    return diagnosis, replace(run.evaluate(tests, where), notes=notes)
 
 
 @dataclass(frozen=True)
@@ -218,19 +221,6 @@ def predict_table(
     return Predicted(str(out), count, unlike, list(notes))
 
 
-def in_test(rows: Sequence[int], seed: int, share: float) -> npt.NDArray[np.bool_]:
-    """Which rows are held out for testing: those whose hash is below the share, in whatever part they come.
-
-    The hash is the finaliser of SplitMix64 (Steele, Lea & Flood, 2014).
-    """
-    key = np.uint64(seeds.child(seed, "test rows"))
-    with np.errstate(over="ignore"):
-        values = np.asarray(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
-        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (values ^ (values >> np.uint64(31))) / 2.0**64 < share
-
-
 def _check_out(out: Path, file: Path, run: TableRun) -> None:
     """Refuse to replace what predictions are made from, and whatever is there that is no table."""
     made_from = {"which they are made from": file, "which the run was trained on": Path(run.description.request.file)}
@@ -244,16 +234,16 @@ def _check_out(out: Path, file: Path, run: TableRun) -> None:
 # --- rows ---
 
 
-def _part(request: TableRequest, test: bool) -> Iterator[Chunk]:
-    for chunk in read_rows(request.file):
-        mask = in_test(chunk.rows, request.seed, request.test)
-        kept = chunk.take(mask if test else ~mask)
-        if len(kept.rows):
-            yield kept
+def _scored(run: TableRun, file: str | Path | None, notes: list[str]) -> tuple[Iterable[Chunk], str]:
+    return (_held_out(run, notes), "held-out ") if file is None else (read_rows(file), "")
 
 
-def _scored(run: TableRun, file: str | Path | None) -> tuple[Iterable[Chunk], str]:
-    return (_part(run.description.request, test=True), "held-out ") if file is None else (read_rows(file), "")
+def _held_out(run: TableRun, notes: list[str]) -> Iterator[Chunk]:
+    """The held-out rows of the file that the run was trained on; refused at the end if it has lost trained rows."""
+    request, known = run.description.request, KnownRows.read(run.folder, run.description.rows)
+    splitter = Splitter(request.seed, request.test, known.columns)
+    yield from splitter.part(read_rows(request.file), test=True)
+    notes += known.compare(splitter.seen(), request.test, request.file)
 
 
 def _encode_tests(schema: Schema, chunks: Iterable[Chunk], notes: list[str]) -> Iterator[Encoded]:
