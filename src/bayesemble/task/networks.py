@@ -70,10 +70,13 @@ def fresh_module(source: ModelSource, member: int = 0) -> nn.Module:
 
 
 def _fresh_network(source: NetworkSource) -> nn.Module:
+    if isinstance(source, nn.Module):
+        _refuse_scripted(source)
     module = _reinitialised(source) if isinstance(source, nn.Module) else source()
     if not isinstance(module, nn.Module):
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
     _refuse_lazy(module)
+    _refuse_scripted(module)
     return module
 
 
@@ -130,7 +133,12 @@ def _reinitialised(original: nn.Module) -> nn.Module:
     keep their values, and a layer in which everything is frozen keeps its statistics too.
     """
     _refuse_lazy(original)
-    module = copy.deepcopy(original)
+    try:
+        module = copy.deepcopy(original)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(
+            f"{type(original).__name__} cannot be copied ({error}); pass a factory such as `lambda: MyNet()`"
+        ) from error
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
     with torch.no_grad():
@@ -151,6 +159,11 @@ def _reinitialised(original: nn.Module) -> nn.Module:
             "would share it; pass a factory such as `lambda: MyNet()`, or give its module a reset_parameters method"
         )
     return module
+
+
+def _refuse_scripted(module: nn.Module) -> None:
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise ModelError("the network is scripted or traced, and runs only with its own weights; pass the eager module")
 
 
 def _refuse_lazy(module: nn.Module) -> None:

@@ -17,7 +17,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, DataError, ModelError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.types import Inputs, Leaves, tensors_of
+from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
@@ -234,7 +234,8 @@ class Task:
     def _try(self, index: int, inputs: Inputs) -> tuple[tuple[int, ...], bool]:
         """Run one architecture on a few rows: the shape of the outputs of a row, and whether training is random."""
         name, (params, buffers) = called(self.module, index), self.new_member(seed=0, index=index)
-        shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+        shapes, untouched = [tuple(leaf.shape) for leaf in tensors_of(inputs)], inputs
+        inputs = map_tensors(torch.clone, inputs)
         with torch.no_grad(), seeds.scoped(0):
             try:
                 outputs = self.forward(params, buffers, inputs)
@@ -247,16 +248,33 @@ class Task:
                 hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
                 raise DataError(f"{name} cannot run on inputs of shape {shapes}: {error}{hint}") from error
             stochastic = not torch.equal(before, torch.get_rng_state())
+        if not all(map(torch.equal, tensors_of(inputs), tensors_of(untouched))):
+            raise ModelError(
+                f"{name} changes its inputs in place, so that other members would be given changed ones; write "
+                "x = x * 2 rather than x.mul_(2), leave inplace=True out of its first layer, or begin with a copy"
+            )
         rows = shapes[0][0]
         if outputs.dim() == 0 or outputs.shape[0] != rows:
             raise DataError(f"{name} must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
         return tuple(outputs.shape[1:]), stochastic
 
+    @staticmethod
+    def _named_output(result: Any, name: str) -> Any:
+        try:
+            return result[name] if isinstance(result, Mapping) else getattr(result, name)
+        except (KeyError, AttributeError):
+            there = result if isinstance(result, Mapping) else getattr(result, "_fields", ())
+            names = f" with {', '.join(map(repr, there))}" if there else ""
+            raise ModelError(
+                f"the network returned a {type(result).__name__}{names}, which has no output={name!r}; "
+                "name what is there, or pass a function such as output=lambda result: result[0]"
+            ) from None
+
     def _pick_output(self, result: Any) -> Tensor:
         if callable(self.output):
             result = self.output(result)
         elif isinstance(self.output, str):
-            result = result[self.output] if isinstance(result, dict) else getattr(result, self.output)
+            result = self._named_output(result, self.output)
         if not isinstance(result, Tensor):
             raise ModelError(
                 f"the network returned {type(result).__name__}, not a tensor; "
