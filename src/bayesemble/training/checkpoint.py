@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ KEEP = 2
 """How many checkpoints a run keeps: if the newest is damaged, it goes on from the one before."""
 _NAME = re.compile(r"checkpoint-([0-9]+)")
 _HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-[0-9]+")
+_TOLD = "told/"
 _UNNAMED_TENSORS = re.compile(r"\.tmp\w{6}")  # what safetensors calls a file until it is whole
 
 Row = dict[str, Any]
@@ -49,6 +50,8 @@ class Checkpoint:
     state: State
     history: list[Row]
     best: State | None = None
+    told: dict[str, Tensor] = field(default_factory=dict)
+    """What the steps of an epoch that is under way told, `(step, member)`."""
 
     @property
     def kept(self) -> Checkpoint:
@@ -144,7 +147,8 @@ def _read(newest: Path) -> Checkpoint:
         raise CheckpointError(f"{newest / RUN} is not of this library: it lacks the list of shared leaves")
     state = _unflatten(tensors, "state", frozenset(shared), newest / TENSORS)
     best = _unflatten(tensors, "best", frozenset(shared), newest / TENSORS) if "best/weights" in tensors else None
-    return Checkpoint(run, state, history, best)
+    told = {key.removeprefix(_TOLD): tensor for key, tensor in tensors.items() if key.startswith(_TOLD)}
+    return Checkpoint(run, state, history, best, told)
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
@@ -153,6 +157,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     rows = "".join(json_text(row, indent=None) + "\n" for row in checkpoint.history)
     (folder / HISTORY).write_text(rows, encoding="utf-8")
     tensors = _flatten(checkpoint.state, "state") | (_flatten(checkpoint.best, "best") if checkpoint.best else {})
+    tensors |= {_TOLD + name: values.detach().cpu().contiguous() for name, values in checkpoint.told.items()}
     save_file(tensors, folder / TENSORS)
     os.chmod(folder / TENSORS, (folder / RUN).stat().st_mode)  # save_file ignores the umask
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
