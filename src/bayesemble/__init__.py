@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bayesemble.core.errors import CheckpointError as CheckpointError
     from bayesemble.core.errors import DataError as DataError
     from bayesemble.core.errors import ExecutionError as ExecutionError
+    from bayesemble.core.errors import Interrupted as Interrupted
     from bayesemble.core.errors import MissingExtraError as MissingExtraError
     from bayesemble.core.errors import ModelError as ModelError
     from bayesemble.core.errors import SettingError as SettingError

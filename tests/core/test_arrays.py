@@ -247,3 +247,16 @@ def test_long_doubles_and_lists_of_tensors_are_numbers_too():
     assert as_tensor(np.array([0.5], dtype=np.longdouble), "inputs", FLOAT).tolist() == [0.5]
     with pytest.raises(DataError, match="must be an array of numbers"):
         as_tensor([[torch.ones(2, requires_grad=True)]], "inputs", FLOAT)
+
+
+@pytest.mark.parametrize("mode", ["r", "r+", "c"])
+def test_a_file_mapped_into_memory_is_not_copied(tmp_path, mode, recwarn):
+    np.save(tmp_path / "x.npy", np.array(NUMBERS, dtype=np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
+    tensor = as_tensor(mapped, "inputs", FLOAT)
+    assert tensor.data_ptr() == mapped.ctypes.data
+    del mapped
+    assert tensor.tolist() == NUMBERS, "it lives as long as the tensor does"
+    assert not recwarn.list
+    part = as_tensor(np.load(tmp_path / "x.npy", mmap_mode=mode)[1:, ::-1], "inputs", FLOAT)
+    assert part.tolist() == [[3.0, 2.0], [5.0, 4.0]]

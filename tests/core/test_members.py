@@ -148,3 +148,27 @@ def test_the_first_leaf_that_is_not_finite_is_found_with_its_member(bad):
     assert members.first_not_finite() == (None, "b")
     params["a"][2, 0] = bad
     assert members.first_not_finite() == (2, "a")
+
+
+def test_what_has_a_member_axis_can_be_put_back_and_told_finite():
+    members = three_members(share=frozenset({"frozen"}))
+    slots = {"moment": {"weight": torch.ones(3, 2, 2)}, "steps": {"step": torch.zeros(())}}
+    start = State(members, slots).clone()
+    now = State(members, slots)
+    members.params["weight"][1, 0, 1] = torch.nan
+    slots["moment"]["weight"][2, 1, 1] = torch.inf
+    members.params["bias"][0] = 7.0
+    slots["steps"]["step"] += 1
+    assert now.finite_members().tolist() == [True, False, False]
+    now.put_back(torch.tensor([1, 2]), start)
+    assert now.finite_members().all()
+    assert torch.equal(members.params["weight"], start.members.params["weight"])
+    assert members.params["bias"][0].tolist() == [7.0, 7.0]
+    assert slots["steps"]["step"] == 1, "what all members share stays"
+
+
+def test_what_was_never_finite_becomes_zero():
+    members = three_members()
+    members.buffers["mean"][1] = torch.inf
+    State(members).put_back(torch.tensor([1]), State(members).clone())
+    assert members.buffers["mean"].tolist() == [[0, 0], [0, 0], [20, 20]]

@@ -1,5 +1,6 @@
 """What all predictions share: members and weights, joining and reducing, uncertainty by every measure, targets."""
 
+import dataclasses
 import itertools
 import math
 import subprocess
@@ -11,8 +12,9 @@ import scipy.optimize
 import scipy.stats
 import torch
 
+from bayesemble import metrics
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.predictive import PoissonPredictive, Predictive, match_targets
+from bayesemble.predictive import PoissonPredictive, Predictive, StudentPredictive, match_targets
 from bayesemble.task.likelihoods import Bernoulli
 from mixtures import (
     OF_CLASSES,
@@ -350,3 +352,47 @@ def test_it_needs_no_matplotlib():
         "sys.exit('matplotlib' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- members that weigh nothing ---
+
+
+def students(generator):
+    normal = random_normals(generator)
+    return StudentPredictive(normal.weights, normal.means, normal.stds, 5)
+
+
+def with_a_silent_member(predictive, value):
+    """One more member, of weight 0, of which nothing is a number."""
+    extra = {
+        name: torch.cat([field[:1], torch.full_like(field[:1], value), field[1:]])
+        for name, field in predictive._member_fields().items()
+    }
+    weights = torch.cat([predictive.weights[:1], torch.zeros(1, dtype=torch.float64), predictive.weights[1:]])
+    return dataclasses.replace(predictive, weights=weights, **extra)
+
+
+SCORES = {
+    "classes": [metrics.nll, metrics.diversity_gain, metrics.error_correlation, metrics.accuracy],
+    "numbers": [metrics.nll, metrics.diversity_gain, metrics.crps, lambda *given: metrics.ambiguity(*given).variance],
+}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("make", [random_classes, random_normals, random_poissons, students])
+def test_a_member_of_weight_zero_says_nothing_even_if_it_is_not_finite(make, value, generator):
+    plain = make(generator)
+    silent, targets = with_a_silent_member(plain, value), torch.arange(6) % 4
+    for measure in plain.measures:
+        torch.testing.assert_close(silent.uncertainty(measure), plain.uncertainty(measure))
+    torch.testing.assert_close(silent.log_prob(targets), plain.log_prob(targets))
+    torch.testing.assert_close(silent.answers, plain.answers)
+    assert silent.weighed().num_members == 3
+    assert plain.weighed() is plain
+    if plain.kind == "numbers":
+        torch.testing.assert_close(silent.interval(0.8), plain.interval(0.8))
+        torch.testing.assert_close(silent.cdf(targets), plain.cdf(targets))
+        torch.testing.assert_close(silent.std, plain.std)
+    for score in SCORES[plain.kind]:
+        assert score(silent, targets) == pytest.approx(score(plain, targets)), score
+    assert metrics.summarise(silent, targets) == pytest.approx(metrics.summarise(plain, targets))

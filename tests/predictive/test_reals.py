@@ -231,3 +231,16 @@ def test_a_standard_deviation_that_does_not_broadcast_is_refused(std):
 def test_standard_deviations_must_be_positive(std):
     with pytest.raises(DataError, match=f"must be positive, the smallest is {std:g}"):
         Predictive.from_normal([0.0, 0.0], [1.0, std])
+
+
+# --- numbers at the edge of single precision ---
+
+
+@pytest.mark.parametrize("shift", [1e30, 3e37])
+def test_a_standard_deviation_is_finite_where_its_square_is_not(shift):
+    means = torch.tensor([[0.0, shift], [1.0, -shift]])
+    predictive = NormalPredictive(torch.tensor([0.5, 0.5]), means, torch.ones(2, 2))
+    torch.testing.assert_close(predictive.std, torch.tensor([math.sqrt(1.25), shift]))
+    torch.testing.assert_close(predictive.reduce().std, predictive.std)
+    low, high = predictive.interval(0.9)
+    assert (low[1].isfinite(), high[1].isfinite()) == (True, True)

@@ -3,33 +3,41 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from bayesemble.core.errors import DataError
+from bayesemble.core.errors import DataError, ModelError
 from bayesemble.task.first_look import Seen, look
 
 ROWS = torch.ones(4, 3)
 
 
 def test_a_plain_network_is_seen_as_such():
-    assert look("the network", ROWS, lambda training: ROWS[:, :2]) == Seen((2,), stochastic=False, recomputes=False)
+    assert look("the network", ROWS, lambda rows, training: ROWS[:, :2]) == Seen(
+        (2,), stochastic=False, recomputes=False
+    )
 
 
 def test_random_numbers_count_if_they_are_drawn_in_training():
-    assert look("it", ROWS, lambda training: functional.dropout(ROWS, 0.5, training)).stochastic
-    assert not look("it", ROWS, lambda training: functional.dropout(ROWS, 0.5, not training)).stochastic
+    assert look("it", ROWS, lambda rows, training: functional.dropout(rows, 0.5, training)).stochastic
+    assert not look("it", ROWS, lambda rows, training: functional.dropout(rows, 0.5, not training)).stochastic
 
 
 def test_what_runs_again_in_the_backward_pass_is_seen():
-    assert look("it", ROWS, lambda training: checkpoint(torch.sin, ROWS, use_reentrant=False)).recomputes
+    assert look("it", ROWS, lambda rows, training: checkpoint(torch.sin, ROWS, use_reentrant=False)).recomputes
 
 
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (lambda training: ROWS @ ROWS, r"it cannot run on inputs of shape \[\(4, 3\)\]: mat1 and mat2"),
-        (lambda training: ROWS.sum(), r"it must give one output per row: 4 rows, outputs \(\)"),
-        (lambda training: ROWS[:3], r"4 rows, outputs \(3, 3\)"),
+        (lambda rows, training: ROWS @ ROWS, r"it cannot run on inputs of shape \[\(4, 3\)\]: mat1 and mat2"),
+        (lambda rows, training: ROWS.sum(), r"it must give one output per row: 4 rows, outputs \(\)"),
+        (lambda rows, training: ROWS[:3], r"4 rows, outputs \(3, 3\)"),
     ],
 )
 def test_rows_that_it_cannot_run_on_are_refused(run, words):
     with pytest.raises(DataError, match=words):
         look("it", ROWS, run)
+
+
+def test_a_network_that_changes_its_rows_is_refused():
+    with pytest.raises(ModelError, match="it changes its inputs in place"):
+        look("it", ROWS, lambda rows, training: rows.mul_(2))
+    assert torch.equal(ROWS, torch.ones(4, 3))

@@ -293,3 +293,18 @@ def test_a_factory_in_a_list_that_hands_out_one_network_is_refused():
 def test_architectures_that_cannot_be_trained_together_are_refused(other, message):
     with pytest.raises(ModelError, match=message):
         check_trainable(alternatives(0, (narrow, other)))
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, lambda net: torch.jit.trace(net, torch.zeros(1, 3))])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_and_traced_networks_are_refused(make):
+    with seeds.scoped(0):
+        for source in (lambda: make(nn.Linear(3, 2)), make(nn.Linear(3, 2))):
+            with pytest.raises(ModelError, match=r"scripted or traced.*pass the eager module"):
+                new_module(source)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_network_that_cannot_be_copied_is_refused():
+    with seeds.scoped(0), pytest.raises(ModelError, match=r"Linear cannot be copied .*pass a factory"):
+        new_module(nn.utils.weight_norm(nn.Linear(3, 2)))

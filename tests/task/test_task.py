@@ -1,4 +1,5 @@
 import logging
+from collections import namedtuple
 
 import pytest
 import torch
@@ -365,3 +366,41 @@ def test_bind_says_which_architecture_does_not_fit(other, error, message):
 def test_an_empty_list_of_models_is_refused():
     with pytest.raises(be.ModelError, match="the list of models is empty"):
         be.Task([], be.Categorical())
+
+
+def test_an_output_that_is_not_there_is_told_with_what_is():
+    class Named(nn.Module):
+        def __init__(self, wrap):
+            super().__init__()
+            self.inner, self.wrap = nn.Linear(3, 2), wrap
+
+        def forward(self, x):
+            return self.wrap(self.inner(x))
+
+    pair = namedtuple("Pair", ["logits", "hidden"])
+    kinds = {
+        "a dict with 'logits', which has no output='logit'": lambda out: {"logits": out},
+        "a Pair with 'logits', 'hidden', which has": lambda out: pair(out, out),
+        "a tuple, which has no output='logit'": lambda out: (out, 1),
+    }
+    for message, wrap in kinds.items():
+        with pytest.raises(be.ModelError, match=message):
+            be.Task(lambda wrap=wrap: Named(wrap), be.Categorical(), output="logit").bind(4, torch.zeros(4, 3))
+
+
+class Doubling(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.mul_(2))
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: Doubling(4, 2), lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))]
+)
+def test_a_network_that_changes_its_inputs_is_refused_for_the_next_member_would_see_them(model):
+    x, y = table()
+    before = x.clone()
+    with pytest.raises(be.ModelError, match="changes its inputs in place, so that other members would be given"):
+        quick_fit(be.Task(model, be.Categorical()), (x, y))
+    assert torch.equal(x, before)
+    inside = be.Task(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)), be.Categorical())
+    quick_fit(inside, (x, y))

@@ -382,3 +382,24 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_returned(tmp_path):
     with pytest.raises(be.TrainingError, match=r"inner.weight of member 0 is no longer finite after epoch 1, though"):
         quick_fit(task, table(), batch_size=None, epochs=1, checkpoint=tmp_path)
     assert not list(tmp_path.glob("checkpoint-*"))
+
+
+MISTAKES = {
+    "a name for a method": ({"method": "deep_ensemble"}, "method must be one such as .* got 'deep_ensemble'"),
+    "a class for a method": ({"method": be.DeepEnsemble}, "got the class DeepEnsemble; call it"),
+    "no such device": ({"device": "nonsense"}, "device='nonsense' cannot be used here"),
+}
+if not torch.cuda.is_available():
+    MISTAKES["a device that is not there"] = ({"device": "cuda"}, "device='cuda' cannot be used here.*leave it out")
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_in_a_sentence(name):
+    options, message = MISTAKES[name]
+    with pytest.raises(be.SettingError, match=message):
+        quick_fit(TASK, table(), **options)
+
+
+def test_autocast_around_training_is_refused():
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(be.SettingError, match="cannot run inside torch"):
+        quick_fit(TASK, table())

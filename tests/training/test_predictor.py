@@ -53,3 +53,18 @@ def test_rows_that_the_network_cannot_run_on_are_refused():
     ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
     with pytest.raises(be.DataError, match=r"cannot run on inputs of shape \[\(5, 3\)\]"):
         predictor(ensemble)(torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [(torch.bfloat16, torch.float32), (torch.float16, torch.float32), (torch.float64, torch.float64)],
+)
+def test_predictions_have_single_precision_at_least(dtype, expected):
+    x, y = table()
+    ensemble = quick_fit(be.Task(lambda: small_mlp().to(dtype), be.Categorical()), (x, y))
+    probs = ensemble.predict(x).probs
+    assert probs.dtype == expected
+    torch.testing.assert_close(probs.sum(-1), torch.ones(48, dtype=expected), atol=1e-6, rtol=0)
+    learned = be.Task(lambda: torch.nn.Linear(4, 1).to(dtype), be.Gaussian(noise="learned"))
+    predictive = quick_fit(learned, (x, x.sum(1))).predict(x)
+    assert (predictive.mean.dtype, predictive.std.dtype) == (expected, expected)

@@ -1,5 +1,7 @@
+import logging
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -52,3 +54,12 @@ def test_without_a_terminal_it_is_silent(capfd):
     task = be.Task(small_mlp, be.Categorical())
     quick_fit(task, table(), epochs=30, progress=True, validation=table(), executor="auto")
     assert capfd.readouterr() == ("", "")
+
+
+def test_the_log_has_a_line_for_each_epoch(caplog):
+    task = be.Task(small_mlp, be.Categorical())
+    with caplog.at_level(logging.INFO, logger="bayesemble"):
+        quick_fit(task, table(), epochs=3, validation=table())
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert re.fullmatch(r"epoch 2 of 3: loss [\d.]+ to [\d.]+, validation [\d.]+, [\d.e-]+ s", lines[1])

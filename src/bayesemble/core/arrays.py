@@ -113,10 +113,25 @@ def _native(values: Any, name: str) -> NumpyArray:
         array = array.astype(np.int64)  # torch can hardly compute with the wide unsigned types
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
-    # Reversed, read-only and foreign-endian arrays are not torch's: those are copied.
+    # Reversed, read-only and foreign-endian arrays are not torch's: those are copied, but for files mapped into memory.
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    usable = native.flags.writeable and all(stride >= 0 for stride in native.strides)
-    return native if usable else native.copy()
+    if any(stride < 0 for stride in native.strides):
+        return native.copy()
+    if native.flags.writeable:
+        return native
+    return np.asarray(_Mapped(native)) if isinstance(values, np.memmap) else native.copy()
+
+
+class _Mapped:
+    """A read-only file in memory, as an array that torch takes without a copy and a warning.
+
+    Nothing writes into what a user hands in: a network that changes its inputs is refused, on a copy of a few rows.
+    """
+
+    def __init__(self, array: NumpyArray) -> None:
+        self.array = array  # must stay as long as the new one
+        interface = array.__array_interface__
+        self.__array_interface__ = interface | {"data": (interface["data"][0], False)}
 
 
 def _parsed(array: NumpyArray, name: str) -> NumpyArray:

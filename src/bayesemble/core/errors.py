@@ -1,5 +1,7 @@
 """The errors of the library. Each message says what was needed, what came, and what to do."""
 
+from typing import Any
+
 
 class BayesembleError(Exception):
     """Base of every error this library raises on purpose."""
@@ -31,3 +33,12 @@ class CheckpointError(BayesembleError, RuntimeError):
 
 class MissingExtraError(BayesembleError, ImportError):
     """Something needs a package that is not installed."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C ended training after a whole step; what there was then is not lost."""
+
+    def __init__(self, message: str, ensemble: Any) -> None:
+        super().__init__(message)
+        self.ensemble = ensemble
+        """The ensemble as it was: it predicts and can be saved. None if its numbers were not finite."""

@@ -172,6 +172,30 @@ class State:
         )
         return State(members, {slot: groups[slot] for slot in self.slots})
 
+    def finite_members(self) -> Tensor:
+        """Whether all numbers of each member are finite, `(member,)`."""
+        finite = torch.ones(self.members.num_members, dtype=torch.bool, device=self.members.weights.device)
+        for leaf in self._of_members().values():
+            finite &= leaf.isfinite().reshape(len(leaf), -1).all(1)
+        return finite
+
+    def put_back(self, members: Tensor, earlier: State) -> None:
+        """Give some members all that they had in an earlier state, 0 for what was not finite even there; in place."""
+        there = earlier._of_members()
+        for place, leaf in self._of_members().items():
+            kept = there[place][members]
+            leaf[members] = kept.masked_fill(~kept.isfinite(), 0)
+
+    def _of_members(self) -> dict[tuple[str, str], Tensor]:
+        """The leaves that have a member axis: of a slot, those whose first axis is as long."""
+        found, own = {}, ("params", "buffers")
+        for group, leaves in self.groups().items():
+            for name, leaf in leaves.items():
+                shared = name in self.members.shared and group in own
+                if not shared and leaf.dim() and len(leaf) == self.members.num_members:
+                    found[group, name] = leaf
+        return found
+
     def clone(self) -> State:
         """Copy, so that training can go on without changing what was kept."""
         return self.map(lambda _, leaf: leaf.clone())

@@ -10,15 +10,56 @@ from contextlib import suppress
 from pathlib import Path
 
 MEGABYTE = 1024**2
+_NO_LIMIT = 2.0**60  # version 1 of control groups has a number so large for it
 
 
 def available_memory() -> float:
-    """Bytes that can be had: what Linux says is available, else all there are, if that can be known."""
+    """Bytes that can be had: what Linux says is available, else all there are, if that can be known.
+
+    Limits of the process (`ulimit -v`) and of its control group (containers, batch systems) hold where they are lower.
+    """
     available = _proc("meminfo", "MemAvailable")
-    if available is not None:
-        return available
-    sysconf = getattr(os, "sysconf", None)
-    return float(sysconf("SC_PAGE_SIZE") * sysconf("SC_PHYS_PAGES")) if sysconf else math.inf
+    if available is None:
+        sysconf = getattr(os, "sysconf", None)
+        available = float(sysconf("SC_PAGE_SIZE") * sysconf("SC_PHYS_PAGES")) if sysconf else math.inf
+    return min(available, _below_address_limit(), _below_group_limits(Path("/sys/fs/cgroup")))
+
+
+def _below_address_limit() -> float:
+    """Bytes of addresses that this process may still take."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return math.inf
+    limit, used = resource.getrlimit(resource.RLIMIT_AS)[0], _proc("self/status", "VmSize")
+    return math.inf if limit == resource.RLIM_INFINITY or used is None else max(limit - used, 0.0)
+
+
+def _below_group_limits(root: Path) -> float:
+    """Bytes left to the control group of this process and those around it; what files are cached in can be had too."""
+    free = math.inf
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, place = line.split(":", 2)
+            if not controllers:  # version 2
+                free = min(free, _group_free(root, place, "memory.max", "memory.current", ""))
+            elif "memory" in controllers.split(","):
+                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+                free = min(free, _group_free(root / "memory", place, *names))
+    return free
+
+
+def _group_free(root: Path, place: str, limit: str, usage: str, prefix: str) -> float:
+    free, group = math.inf, root / place.strip("/")
+    for folder in (group, *group.parents):
+        with suppress(OSError, ValueError):  # a group without a limit says "max"
+            room = float((folder / limit).read_text()) - float((folder / usage).read_text())
+            found = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cached = sum(float(found[f"{prefix}{name}"]) for name in ("active_file", "inactive_file"))
+            free = min(free, max(room + cached, 0.0)) if room < _NO_LIMIT else free
+        if folder == root:
+            break
+    return free
 
 
 def restart_peak() -> float:

@@ -90,6 +90,7 @@ def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
         ensemble: Fitted with chains, as `HMC` has them.
         inputs: Rows to compare the functions on, as for `Ensemble.predict`.
     """
+    ensemble = ensemble.weighed()
     chains = ensemble.method.chains(ensemble.state)
     if chains is None:
         raise SettingError(

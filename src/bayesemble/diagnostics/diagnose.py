@@ -63,6 +63,7 @@ def diagnose(ensemble: Ensemble, data: Any) -> Diagnosis:
 
     On the training rows the weights are those of empirical Bayes, but the scores flatter.
     """
+    ensemble = ensemble.weighed()
     summary, parts, first = Summary(), [], None
     for predictive, targets in ensemble.predictions(data):
         summary.update(predictive, targets)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayesemble.methods import Method
+from bayesemble.methods.size import training_bytes
 from bayesemble.task.task import Task
 from bayesemble.training.draws import draws_at_once
 
@@ -41,7 +42,7 @@ class ParameterCount:
     ensemble_size: EnsembleSize
     """Number of different networks that can be drawn."""
     training_bytes: int
-    """Parameters, gradients and moments; without activations, which depend on batch and executor."""
+    """Parameters, buffers, gradients and moments; without activations, which depend on batch and executor."""
     prediction_bytes: int
     """Parameters, and the leaves of networks that are drawn at a time; without activations."""
 
@@ -69,6 +70,6 @@ def count_parameters(task: Task, method: Method, inputs: Any = None) -> Paramete
         total=total,
         overhead=100 * (total / everything - 1),
         ensemble_size=EnsembleSize(members, extent.powers),
-        training_bytes=size * (total + learned * (1 + method.num_moments)),
+        training_bytes=training_bytes(task, method),
         prediction_bytes=size * total + drawn,
     )

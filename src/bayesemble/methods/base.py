@@ -74,6 +74,11 @@ class Method(ABC):
     """Whether the network's own dropout layers act in prediction too."""
     moves_members_apart: ClassVar[bool] = False
     """Whether members that begin equal get apart in time, as by noise of their own. Others must be apart at once."""
+    independent: ClassVar[bool] = False
+    """Whether each member moves without regard to the others, and what a slot has of it lies at its number, so that
+    one can be left behind."""
+    changeable: ClassVar[tuple[str, ...]] = ()
+    """Settings that may change when a run is resumed: those that nothing in the state depends on."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()
     """Slots `(member, ...)` that networks are drawn from, beside the members."""
 
@@ -104,6 +109,10 @@ class Method(ABC):
     def draws(self) -> int | None:
         """How many networks a prediction draws unless told otherwise; None for a method that only has `networks`."""
         return None
+
+    def usual_draws(self, state: State) -> int | None:
+        """How many networks a prediction from this state draws unless told otherwise: `draws`, if it has so many."""
+        return self.draws
 
     def can_draw(self, state: State) -> bool:
         """Whether networks can be drawn from this state, which may have to be finished first."""

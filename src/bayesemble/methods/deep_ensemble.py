@@ -21,6 +21,8 @@ from bayesemble.methods.gradient import GradientMethod
 class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
+    independent = True
+
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""
         gradients, info = self.uphill(state, batch, context)

@@ -41,6 +41,8 @@ class GradientMethod(Method):
     anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
     adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off", least=0)
 
+    changeable = ("learning_rate", "schedule", "clip")
+
     def make_optimizer(self) -> Optimizer:
         """The optimiser that the settings describe."""
         return Optimizer(self.optimizer, self.momentum, self.weight_decay)

@@ -27,6 +27,7 @@ class MCDropout(GradientMethod):
     num_members: int = setting(1, "number of independently started networks; draws average over all", least=1)
     draws: int = setting(20, "passes for a prediction, unless told otherwise", least=1)
 
+    independent = True
     keeps_dropout = True
 
     def init(self, task: BoundTask, seed: int) -> State:

@@ -14,7 +14,7 @@ import torch
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.types import TrainingData
+from bayesemble.core.types import Leaves, TrainingData
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry import batch_norm
 
@@ -49,12 +49,18 @@ def prepare(state: State, networks: Networks, draws: int, data: TrainingData, co
     return replace(state, slots=state.slots | {BUFFERS: own})
 
 
+def limited(draws: int, state: State) -> int:
+    """This many draws, or as many as statistics were measured for."""
+    buffers = state.slots.get(BUFFERS)
+    return draws if buffers is None else min(draws, _measured(state, buffers))
+
+
 def draw(state: State, numbers: range, seed: int, networks: Networks) -> Members:
     """Networks by number; those whose statistics were measured, if they were."""
     members, buffers = state.members.num_members, state.slots.get(BUFFERS)
     if buffers is None:
         return networks(state, numbers, [seeds.child(seed, index) for index in range(members)])
-    most = members * next(iter(buffers.values())).shape[1]
+    most = _measured(state, buffers)
     if numbers.stop > most:
         raise SettingError(
             f"batch-norm statistics were measured for {most} networks, {numbers.stop} were asked for; train with more "
@@ -63,3 +69,7 @@ def draw(state: State, numbers: range, seed: int, networks: Networks) -> Members
     drawn, order = networks(state, numbers, state.slots[ROOTS]["roots"].tolist()), torch.tensor(numbers)
     own = {name: leaf[order % members, order // members] for name, leaf in buffers.items()}
     return replace(drawn, buffers=drawn.buffers | own, shared=drawn.shared - own.keys())
+
+
+def _measured(state: State, buffers: Leaves) -> int:
+    return state.members.num_members * next(iter(buffers.values())).shape[1]

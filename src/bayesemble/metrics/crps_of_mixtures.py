@@ -49,6 +49,7 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
 
     Reference: Gneiting & Raftery (2007); Grimit et al. (2006) for the mixture of normals.
     """
+    predictive = predictive.weighed()
     if isinstance(predictive, LocationScalePredictive):
         values = match_targets(targets, predictive.means.shape).double().flatten()
         double = predictive.double()

@@ -177,6 +177,7 @@ def error_correlation(predictive: ClassPredictive, targets: Any) -> float:
 
     Reference: Kuncheva & Whitaker (2003), "Measures of diversity in classifier ensembles", the coefficient rho.
     """
+    predictive = predictive.weighed()
     wrong = (predictive.member_probs.argmax(-1) != predictive.labels(targets)).flatten(1).double()
     centred = wrong - wrong.mean(1, keepdim=True)
     varied = (wrong != wrong[:, :1]).any(1)
@@ -215,6 +216,7 @@ def ambiguity(predictive: RealPredictive, targets: Any) -> Ambiguity:
     Reference: Krogh & Vedelsby (1995), "Neural network ensembles, cross validation, and active learning".
     """
     predictive.need_members("ambiguity")
+    predictive = predictive.weighed()
     means, weights = predictive.member_mean.double(), predictive.weights.double()
     values = match_targets(targets, means.shape).double()
     average = torch.tensordot(weights, means, dims=1)

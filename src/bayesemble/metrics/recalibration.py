@@ -151,6 +151,7 @@ def _need_classes(predictive: Predictive) -> ClassPredictive:
 
 def _averaged(predictive: ClassPredictive) -> ClassPredictive:
     """The averaged prediction as a single member, in double precision."""
+    predictive = predictive.weighed()
     log_probs = predictive.log_probs.double()
     log_weights = predictive.weights.double().log().reshape(-1, *[1] * (log_probs.dim() - 1))
     averaged = torch.logsumexp(log_probs + log_weights, dim=0, keepdim=True)

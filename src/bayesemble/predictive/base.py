@@ -137,6 +137,11 @@ class Predictive(ABC):
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
         return dataclasses.replace(self, weights=weights / weights.sum(), **own)
 
+    def weighed(self) -> Self:
+        """The prediction of the members that weigh anything, alone."""
+        chosen = self.weights > 0
+        return self if chosen.all() else self.take(chosen.nonzero().flatten())
+
     def reweight(self, weights: Any) -> Self:
         """The same members under other weights; they are normalised to sum to one."""
         self.need_members("reweight(w)")
@@ -178,11 +183,18 @@ class Predictive(ABC):
             raise SettingError(f"{what} needs the members, which this prediction dropped; use keep_members=True")
 
     def _average(self, values: Tensor) -> Tensor:
-        return torch.tensordot(self.weights.to(values.dtype), values, dims=1)
+        weights, values = self._weighed(values)
+        return torch.tensordot(weights, values, dims=1)
 
     def _log_average(self, values: Tensor) -> Tensor:
-        log_weights = self.weights.to(values.dtype).log().reshape(-1, *[1] * (values.dim() - 1))
-        return torch.logsumexp(values + log_weights, dim=0)
+        weights, values = self._weighed(values)
+        return torch.logsumexp(values + weights.log().reshape(-1, *[1] * (values.dim() - 1)), dim=0)
+
+    def _weighed(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights and values of members that weigh anything: those of others may be no numbers, and 0 * NaN is NaN."""
+        chosen = self.weights > 0
+        weights = self.weights.to(values.dtype)
+        return (weights, values) if chosen.all() else (weights[chosen], values[chosen])
 
     def _pick_members(self, num: int, generator: torch.Generator) -> Tensor:
         self.need_members("sample")
@@ -226,6 +238,8 @@ def match_targets(targets: Any, shape: torch.Size, per_member: bool = False) -> 
     rows = shape[1:]
     if tensor.shape == rows or (per_member and tensor.shape == shape):
         return tensor
+    if per_member and tensor.shape == (*shape, 1):
+        return tensor.reshape(shape)
     if tensor.shape == (*rows, 1) or (*tensor.shape, 1) == tuple(rows):
         return tensor.reshape(rows)
     raise DataError(f"targets must have shape {tuple(rows)} to fit the predictions, got {tuple(tensor.shape)}")

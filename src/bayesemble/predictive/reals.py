@@ -137,6 +137,14 @@ class LocationScalePredictive(RealPredictive):
         """Variances of each member."""
         return self.stds.square()
 
+    @property
+    def std(self) -> Tensor:
+        """Square root of the total variance; where that is too large for the number type, by double precision."""
+        std = super().std
+        if not std.isinf().any():
+            return std
+        return self.stds[0] if self.kept else self.double().variance.sqrt().to(std.dtype)
+
     def member_cdf(self, values: Tensor) -> Tensor:
         """P(y <= value) under each member."""
         return self.standard_cdf((values - self.means) / self.stds)
@@ -149,7 +157,7 @@ class LocationScalePredictive(RealPredictive):
     def quantile(self, level: float) -> Tensor:
         """Quantile of the mixture, by bisection between the members' own quantiles, which enclose it."""
         check_level(level)
-        own = self.means + self.stds * self.standard_quantile(level)
+        own = self._weighed(self.means + self.stds * self.standard_quantile(level))[1]
         return self._bisect(level, own.amin(0), own.amax(0), steps=60)
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
@@ -226,7 +234,7 @@ class PoissonPredictive(RealPredictive):
     def quantile(self, level: float) -> Tensor:
         """The smallest count whose cumulative probability reaches `level`."""
         check_level(level)
-        largest = self.rates.amax(0)
+        largest = self._weighed(self.rates)[1].amax(0)
         # No Poisson quantile at this level lies above: Chebyshev's bound on the widest member, and one to spare.
         high = (largest + (largest / (1 - level)).sqrt() + 1).ceil()
         return self._bisect(level, torch.full_like(high, -1), high, steps=60).floor()

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from bayesemble.core import seeds
-from bayesemble.core.errors import BayesembleError, DataError
-from bayesemble.core.types import Inputs, tensors_of
+from bayesemble.core.errors import BayesembleError, DataError, ModelError
+from bayesemble.core.types import Inputs, map_tensors, tensors_of
 from bayesemble.task.recomputation import Watch
 
 
@@ -23,22 +23,31 @@ class Seen(NamedTuple):
     """Whether the network runs parts of itself again in the backward pass, as activation checkpointing does."""
 
 
-def look(name: str, inputs: Inputs, run: Callable[[bool], Tensor]) -> Seen:
-    """Look at a network that has a name; `run(training)` gives its outputs. Rows that it cannot run on are refused."""
+def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Seen:
+    """Look at a network that has a name; `run(inputs, training)` gives its outputs.
+
+    Rows that it cannot run on are refused, and so is a network that changes them.
+    """
     shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
+    rows = map_tensors(torch.clone, inputs)
     stream, watch = seeds.TorchStream(0), Watch()
     try:
         with torch.no_grad(), seeds.TorchStream(0):
-            outputs = run(False)
+            outputs = run(rows, False)
         with torch.enable_grad(), watch, stream:
-            run(True)
+            run(rows, True)
     except BayesembleError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
         hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
         raise DataError(f"{name} cannot run on inputs of shape {shapes}: {error}{hint}") from error
-    rows = shapes[0][0]
-    if outputs.dim() == 0 or outputs.shape[0] != rows:
-        raise DataError(f"{name} must give one output per row: {rows} rows, outputs {tuple(outputs.shape)}")
+    if not all(map(torch.equal, tensors_of(rows), tensors_of(inputs))):
+        raise ModelError(
+            f"{name} changes its inputs in place, so that other members would be given changed ones; write "
+            "x = x * 2 rather than x.mul_(2), leave inplace=True out of its first layer, or begin with a copy"
+        )
+    count = shapes[0][0]
+    if outputs.dim() == 0 or outputs.shape[0] != count:
+        raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}")
     return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes)

@@ -74,12 +74,14 @@ def new_module(source: ModelSource, start: str | None = None, member: int = 0) -
 
 def _new_network(source: NetworkSource, start: str | None) -> nn.Module:
     if isinstance(source, nn.Module):
+        _refuse_scripted(source)
         _refuse_lazy(source)
-        return copy.deepcopy(source) if start == "given" else reinitialised(source)
+        return _copied(source) if start == "given" else reinitialised(source)
     module = source()
     if not isinstance(module, nn.Module):
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
     _refuse_lazy(module)
+    _refuse_scripted(module)
     return module
 
 
@@ -136,7 +138,7 @@ def reinitialised(original: nn.Module) -> nn.Module:
     keep their values, and a layer in which everything is frozen keeps its statistics too. A leaf of zeros was meant to
     begin with zeros, as the second factor of a low-rank adapter is, and stays so.
     """
-    module = copy.deepcopy(original)
+    module = _copied(original)
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
     with torch.no_grad():
@@ -161,6 +163,20 @@ def reinitialised(original: nn.Module) -> nn.Module:
             if parameter.requires_grad and not before.any():
                 parameter.zero_()
     return module
+
+
+def _refuse_scripted(module: nn.Module) -> None:
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        raise ModelError("the network is scripted or traced, and runs only with its own weights; pass the eager module")
+
+
+def _copied(original: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(original)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(
+            f"{type(original).__name__} cannot be copied ({error}); pass a factory such as `lambda: MyNet()`"
+        ) from error
 
 
 def _refuse_lazy(module: nn.Module) -> None:

@@ -268,14 +268,26 @@ class Task:
         """Run one architecture on a few rows."""
         params, buffers = self.new_member(seed=0, index=index)
         return look(
-            called(self.module, index), inputs, lambda training: self.forward(params, buffers, inputs, training)
+            called(self.module, index), inputs, lambda rows, training: self.forward(params, buffers, rows, training)
         )
+
+    @staticmethod
+    def _named_output(result: Any, name: str) -> Any:
+        try:
+            return result[name] if isinstance(result, Mapping) else getattr(result, name)
+        except (KeyError, AttributeError):
+            there = result if isinstance(result, Mapping) else getattr(result, "_fields", ())
+            names = f" with {', '.join(map(repr, there))}" if there else ""
+            raise ModelError(
+                f"the network returned a {type(result).__name__}{names}, which has no output={name!r}; "
+                "name what is there, or pass a function such as output=lambda result: result[0]"
+            ) from None
 
     def _pick_output(self, result: Any) -> Tensor:
         if callable(self.output):
             result = self.output(result)
         elif isinstance(self.output, str):
-            result = result[self.output] if isinstance(result, dict) else getattr(result, self.output)
+            result = self._named_output(result, self.output)
         if not isinstance(result, Tensor):
             raise ModelError(
                 f"the network returned {type(result).__name__}, not a tensor; "

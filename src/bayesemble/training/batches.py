@@ -19,7 +19,7 @@ from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, che
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
-from bayesemble.training.fingerprint import Fingerprint, hash_arrays, named, same_draws
+from bayesemble.training.fingerprint import Fingerprint, hash_arrays, named
 
 _ROWS_LOOKED_AT = 8  # by the fingerprint of a Dataset
 
@@ -166,7 +166,7 @@ class LoaderSource:
         dataset: Any = self.loader.dataset
         last = len(dataset) - 1
         chosen = sorted({last * i // (_ROWS_LOOKED_AT - 1) for i in range(_ROWS_LOOKED_AT)})
-        with same_draws():
+        with seeds.scoped(0):
             batch = self._batch(self.loader.collate_fn([dataset[i] for i in chosen]))
         return hash_arrays(named(batch.inputs, batch.targets))
 

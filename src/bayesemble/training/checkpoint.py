@@ -21,7 +21,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ KEEP = 2
 _NAME = re.compile(r"checkpoint-([0-9]+)")
 _HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-[0-9]+@[A-Za-z0-9._-]*")
 _VANISHING = 100  # times that a checkpoint may be replaced while it is read
+_TOLD = "told/"
 
 Row = dict[str, Any]
 _Expected = dict[str, tuple[int, str]]  # size and sha256 by the name of a file
@@ -64,6 +65,8 @@ class Checkpoint:
     state: State
     history: list[Row]
     best: State | None = None
+    told: dict[str, Tensor] = field(default_factory=dict)
+    """What the steps of an epoch that is under way told, `(step, member)`."""
 
     @property
     def kept(self) -> Checkpoint:
@@ -175,7 +178,8 @@ def _read(newest: Path, mapped: bool) -> Checkpoint:
         raise CheckpointError(f"{newest / RUN} is not of this library: it lacks the list of shared leaves")
     state = _unflatten(tensors, "state", frozenset(shared), path)
     best = _unflatten(tensors, "best", frozenset(shared), path) if "best/weights" in tensors else None
-    return Checkpoint(run, state, history, best)
+    told = {key.removeprefix(_TOLD): tensor for key, tensor in tensors.items() if key.startswith(_TOLD)}
+    return Checkpoint(run, state, history, best, told)
 
 
 def _read_run(folder: Path, expected: _Expected) -> dict[str, Any]:
@@ -188,7 +192,8 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     rows = "".join(json_text(row, indent=None) + "\n" for row in checkpoint.history)
     (folder / HISTORY).write_text(rows, encoding="utf-8")
     best = {} if checkpoint.best is None else _flatten(checkpoint.best, "best")
-    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state") | best)
+    told = {_TOLD + name: values.detach().cpu().contiguous() for name, values in checkpoint.told.items()}
+    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state") | best | told)
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
     (folder / MANIFEST).write_text(sealed_json({"format": 1, "files": files}), encoding="utf-8")
 

@@ -67,7 +67,7 @@ class DrawnNetworks:
 
     @cached_property
     def _count(self) -> int:
-        return self.num or self.method.draws or 0
+        return self.num or self.method.usual_draws(self.state) or 0
 
     @cached_property
     def _size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,7 +75,14 @@ class Ensemble:
 
     def networks(self, num: int | None = None, seed: int = 0) -> DrawnNetworks:
         """Networks to average over, a few at a time: as many as wished, or (None) as many as suit the method."""
-        return DrawnNetworks(self.method, self.state, num, seed)
+        drawn_from = self.weighed() if self.method.can_draw(self.state) else self
+        return DrawnNetworks(drawn_from.method, drawn_from.state, num, seed)
+
+    def weighed(self) -> Ensemble:
+        """The ensemble of the members that weigh anything, alone."""
+        weights = self.state.members.weights
+        chosen = weights.nonzero().flatten()
+        return self if len(chosen) == len(weights) else self.keep(chosen.tolist()).reweight(weights[chosen])
 
     def draw(self, num: int | None = None, seed: int = 0) -> Members:
         """The same networks as those of `networks`, all at once."""
@@ -200,7 +208,7 @@ class Ensemble:
         }
         if self.history:
             facts["training"] = f"{sum(row['seconds'] for row in self.history):.1f} s"
-            losses = self.history[-1].get("loss")
+            losses = [loss for loss in self.history[-1].get("loss", []) if math.isfinite(loss)]
             if losses:
                 facts["last loss of members"] = f"{min(losses):.4g} to {max(losses):.4g}"
         return facts_table(f"Ensemble: {type(self.method).__name__}", facts)

@@ -7,17 +7,13 @@ once a run. Arrays are gone through in blocks, so that those on disk do not come
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from bayesemble.core import seeds
 from bayesemble.core.errors import CheckpointError
 from bayesemble.core.types import Inputs
 
@@ -43,20 +39,6 @@ def named(inputs: Inputs, targets: Tensor) -> dict[str, Tensor]:
     """All arrays of a data set by name."""
     leaves = pytree.tree_flatten_with_path(inputs)[0]
     return {f"inputs{pytree.keystr(path)}": leaf for path, leaf in leaves} | {"targets": targets}
-
-
-@contextmanager
-def same_draws() -> Iterator[None]:
-    """Let everybody draw the same random numbers each time: torch, numpy and Python; what they had comes back."""
-    python, legacy = random.getstate(), np.random.get_state()
-    try:
-        random.seed(0)
-        np.random.seed(0)
-        with seeds.scoped(0):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(legacy)
 
 
 def check_same(saved: dict[str, Any], here: dict[str, Fingerprint]) -> None:

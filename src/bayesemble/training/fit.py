@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bayesemble.core.errors import CheckpointError, SettingError, TrainingError
-from bayesemble.core.members import State
-from bayesemble.core.offload import MEMORY, Allocator, Disk
+from bayesemble.core.errors import CheckpointError, Interrupted, SettingError
+from bayesemble.core.offload import MEMORY, Disk
 from bayesemble.core.settings import require, whole
-from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.core.types import Batch
 from bayesemble.execute.choose import choose, wished
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
-from bayesemble.task.starts import Clones, refuse_trained
+from bayesemble.methods.size import check_memory
+from bayesemble.task.starts import refuse_trained
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training import checkpoint as checkpoints
-from bayesemble.training.batches import ArraySource, BatchSource, LoaderSource, as_source
-from bayesemble.training.checkpoint import Checkpoint, Row
+from bayesemble.training.batches import BatchSource, LoaderSource, as_source
+from bayesemble.training.checkpoint import Checkpoint
 from bayesemble.training.ensemble import Ensemble, restore
-from bayesemble.training.fingerprint import Fingerprint, check_same
-from bayesemble.training.progress import Progress
+from bayesemble.training.epochs import HANDED, kept_copy, train, with_figure
+from bayesemble.training.fingerprint import check_same
 from bayesemble.training.recording import FOLDER, Recording
+from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
 from bayesemble.training.run_lock import holding
 from bayesemble.training.standing import Standing
-
-OnEpoch = Callable[[State, Row], bool | None]
 
 
 @holding("checkpoint")
@@ -56,6 +56,8 @@ def fit(
     record: str | None = None,
     progress: bool = True,
     on_epoch: OnEpoch | None = None,
+    on_nonfinite: str = "raise",
+    change: Sequence[str] = (),
 ) -> Ensemble:
     """Train an ensemble.
 
@@ -83,9 +85,20 @@ def fit(
             it is used, or `save` it. It is no checkpoint, and the next run with the same folder replaces it.
         record: "epoch" keeps the members at the start and after every epoch, in files of the checkpoint folder (else of
             a temporary one): `ensemble.recording`.
-        progress: Show a progress bar, if there is a terminal.
+        progress: Show a progress bar, if there is a terminal. At INFO, the logger "bayesemble" has a line per epoch.
         on_epoch: Called as `on_epoch(state, row)` after each epoch; return True to stop. The state is the live one:
             clone what is to be kept.
+        on_nonfinite: What becomes of a member whose loss or weights are no longer finite. "raise" ends training with an
+            error. "drop" puts it back to the start of the epoch, where it stays and weighs nothing; a warning and the
+            history name it, and the others get the very bits that they would have had. Only for methods whose members
+            know nothing of one another.
+        change: Settings of the method that may be other than those of the checkpoint when a run is resumed, such as
+            `("learning_rate", "clip")` after a divergence. `run.json` tells that they changed.
+
+    Ctrl-C waits for the end of a step and raises `Interrupted`, a `KeyboardInterrupt` whose `ensemble` is what there
+    was then; a second one acts at once. With `checkpoint`, a checkpoint is written before, and also on SIGTERM, after
+    which the process ends as SIGTERM would end it. `resume` goes on within the epoch, to the bits of an undisturbed
+    run. All this is so in the main thread, and where you have no handlers of your own for these signals.
     """
     epochs = whole(epochs, f"epochs must be a whole number from 1, got {epochs!r}")
     if batch_size is not None:
@@ -95,7 +108,10 @@ def fit(
     _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
-    device = torch.device(device or "cpu")
+    _check_method(method)
+    _check_nonfinite(method, on_nonfinite)
+    change = _checked_change(method, change, resume)
+    device = _usable(device)
     if offload is not None:
         _check_offload(offload, executor, device, checkpoint)
     source = as_source(data, task.dtype, batch_size)
@@ -103,6 +119,8 @@ def fit(
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
+    if device.type == "cpu" and offload is None:
+        check_memory(bound, method)
     if device.type != "cpu":
         bound.module.to(device)
     held_out = None
@@ -111,71 +129,101 @@ def fit(
         held_out.check_members(method.num_members)
 
     found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
-    allocator = MEMORY if offload is None else Disk(offload)
-    placed = replace(bound, allocator=allocator)
     used = {} if checkpoint is None else {"training": source, "validation": held_out}
-    fingerprints = {name: rows.fingerprint() for name, rows in used.items() if rows is not None}
-    plan = _Plan(epochs, batch_size, source.steps(batch_size), seed, device, fingerprints)
+    placed = replace(bound, allocator=MEMORY if offload is None else Disk(offload))
+    plan = Plan(
+        epochs,
+        batch_size,
+        source.steps(batch_size),
+        seed,
+        device,
+        patience,
+        keep_best,
+        on_nonfinite == "drop",
+        None if checkpoint is None else Path(checkpoint),
+        checkpoint_every,
+        keep_checkpoints,
+        on_epoch,
+        {name: rows.fingerprint() for name, rows in used.items() if rows is not None},
+    )
     if found is None:
         run = _start(placed, method, source, executor, plan)
     else:
-        run = _resume(found, placed, method, source, executor, plan)
+        run = _resume(found, placed, method, source, executor, plan, change)
     if record is not None:
         run = _with_recording(run, checkpoint)
-    with (
-        thread_count(run.ensemble.executor),
-        Progress(epochs, plan.total_steps, run.standing.epoch * plan.steps, progress) as bar,
-    ):
-        bar.say(f"executor: {run.ensemble.executor} ({run.ensemble.execution})")
-        rows = method.member_rows(source.num_data, seed)
-        while not run.standing.trained:
-            run = _train_epoch(run, source, rows, plan, bar)
-            if run.ensemble.recording is not None:
-                run.ensemble.recording.add(run.standing.epoch, run.ensemble.state.members)
-            run = _validate(run, held_out, patience, keep_best)
-            if on_epoch is not None and on_epoch(run.ensemble.state, run.ensemble.history[-1]):
-                run = replace(run, standing=replace(run.standing, stopped=True))
-            bar.row(run.ensemble.history[-1])
-            if checkpoint is not None and (run.standing.trained or run.standing.epoch % checkpoint_every == 0):
-                run.save(checkpoint, keep_checkpoints)
-        if not run.standing.finished:
-            trained = run.best or run.ensemble.state
+    run = train(run, source, held_out, plan, progress)
+    _warn_of_ascent(run)
+    if not run.standing.finished:
+        trained = run.best or run.ensemble.state
+        try:
             run = _finish(run, source, plan)
-            if checkpoint is not None and run.ensemble.state is not trained:
-                run.save(checkpoint, keep_checkpoints)
-    return replace(run.ensemble, task=bound, state=_settled(run.best or run.ensemble.state, allocator))
+        except KeyboardInterrupt:
+            raise Interrupted(f"stopped while the method completed what was trained; {HANDED}", run.result()) from None
+        if plan.folder is not None and run.ensemble.state is not trained:
+            run.save(plan.folder, plan.keep_checkpoints)
+    return run.result()
 
 
-@dataclass(frozen=True)
-class _Plan:
-    epochs: int
-    batch_size: int | None
-    steps: int
-    seed: int
-    device: torch.device
-    data: dict[str, Fingerprint]
-
-    @property
-    def total_steps(self) -> int:
-        return self.epochs * self.steps
-
-    def clock(self, epoch: int, step: int) -> Clock:
-        return Clock(epoch * self.steps + step, self.total_steps, self.seed)
+def _warn_of_ascent(run: Run) -> None:
+    """Warn of members whose loss has grown a lot, though it is finite; not if an earlier state is kept."""
+    pairs = zip(run.standing.first_losses, run.ensemble.history[-1]["loss"], strict=True)
+    grown = [
+        (m, one, last) for m, (one, last) in enumerate(pairs) if one is not None and last > one + 10 + 10 * abs(one)
+    ]
+    if grown and run.best is None:
+        member, one, last = grown[0]
+        warnings.warn(
+            f"the loss of member {member} went up in training, from {one:.3g} at the first step to {last:.3g} in the "
+            "last epoch; lower the learning rate, or set clip=1.0",
+            stacklevel=3,
+        )
 
 
-@dataclass(frozen=True)
-class _Run:
-    """Where training stands between two epochs: all that a checkpoint holds."""
+def _check_method(method: Any) -> None:
+    if isinstance(method, Method):
+        return
+    came = f"the class {method.__name__}; call it" if isinstance(method, type) else repr(method)
+    raise SettingError(f"method must be one such as be.DeepEnsemble(num_members=5), got {came}")
 
-    ensemble: Ensemble
-    standing: Standing
-    best: State | None = None
 
-    def save(self, folder: str | Path, keep: int) -> None:
-        kept = replace(self.ensemble, state=self.best or self.ensemble.state)
-        described = kept.describe() | {"progress": self.standing.to_json()}
-        found = Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best)
-        checkpoints.write(folder, found, keep)
+def _check_nonfinite(method: Method, on_nonfinite: str) -> None:
+    """Refuse to drop members where the others would feel it."""
+    require(on_nonfinite in ("raise", "drop"), f"on_nonfinite is 'raise' or 'drop', not {on_nonfinite!r}")
+    if on_nonfinite == "drop" and not method.independent:
+        raise SettingError(
+            f"on_nonfinite='drop' needs members that know nothing of one another, but those of {type(method).__name__} "
+            "may; leave it out, and lower the learning rate or set clip=1.0 if a member diverges"
+        )
+
+
+def _checked_change(method: Method, change: Sequence[str], resume: bool) -> tuple[str, ...]:
+    """The settings that may be other than those of the checkpoint."""
+    names = (change,) if isinstance(change, str) else tuple(change)
+    require(resume or not names, "change=... names settings that change on resuming; pass resume=True with it")
+    for name in names:
+        known = ", ".join(method.changeable) or "none"
+        require(
+            name in method.changeable,
+            f"{name!r} cannot change within a run of {type(method).__name__}; what can: {known}",
+        )
+    return names
+
+
+def _usable(device: str | torch.device | None) -> torch.device:
+    """The device, after a try; numbers must have the type they are asked for on it."""
+    try:
+        found = torch.device(device or "cpu")
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SettingError(f"device={str(device)!r} cannot be used here: {reason}; leave it out for the CPU") from error
+    if torch.amp.is_autocast_available(found.type) and torch.is_autocast_enabled(found.type):
+        raise SettingError(
+            "fit cannot run inside torch.autocast: weights, gradients and moments would have different number types; "
+            "use autocast inside the network's forward, or give the network another number type"
+        )
+    return found
 
 
 def _check_settings(
@@ -219,16 +267,6 @@ def _check_offload(
         raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
 
 
-def _settled(state: State, allocator: Allocator) -> State:
-    """The state where it belongs, and on disk nothing else beside it."""
-    return state.with_groups(allocator.settle(state.groups()))
-
-
-def _kept(state: State, allocator: Allocator) -> State:
-    """A copy that training does not change."""
-    return state.with_groups(allocator.copy(state.groups(), "best"))
-
-
 def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:
     if folder is None or not checkpoints.exists(folder):
         return None
@@ -239,10 +277,10 @@ def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> C
     return checkpoints.recover(folder, mapped)
 
 
-def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan) -> _Run:
+def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: Plan) -> Run:
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
     refuse_trained(task, batch)
-    state = _settled(method.init(task, plan.seed).to(plan.device), task.allocator)
+    state = settled(method.init(task, plan.seed).to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
         trial = executor.arrange(state.clone())
@@ -256,10 +294,10 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
     choice = choose(wish, task, state, batch, stepper)
     arranged = choice.executor.arrange(state)
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
-    return _Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
+    return Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
 
 
-def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
+def _with_recording(run: Run, checkpoint: str | Path | None) -> Run:
     """Keep the members along training: in the run folder, if there is one."""
     recording = Recording(None if checkpoint is None else Path(checkpoint) / FOLDER)
     recording.add(run.standing.epoch, run.ensemble.state.members)
@@ -267,8 +305,14 @@ def _with_recording(run: _Run, checkpoint: str | Path | None) -> _Run:
 
 
 def _resume(
-    found: Checkpoint, task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: _Plan
-) -> _Run:
+    found: Checkpoint,
+    task: BoundTask,
+    method: Method,
+    source: BatchSource,
+    wish: str | Executor,
+    plan: Plan,
+    change: tuple[str, ...],
+) -> Run:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
     standing = Standing.from_json(found.run.get("progress"))
     if standing is None:
@@ -280,6 +324,12 @@ def _resume(
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
     held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": standing.batch_size}
+    changed = [
+        {"epoch": standing.epoch, "setting": name, "from": held["method"].get(name), "to": asked["method"][name]}
+        for name in change
+        if held["method"].get(name) != asked["method"][name]
+    ]
+    held["method"] = held["method"] | {one["setting"]: one["to"] for one in changed}
     for key, value in asked.items():
         if value != held[key]:
             raise CheckpointError(
@@ -289,34 +339,19 @@ def _resume(
         raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
     if standing.epoch > plan.epochs:
         raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
-    state = _settled(saved.state.to(plan.device), task.allocator)
-    best = None if found.best is None else _kept(saved.executor.arrange(found.best).to(plan.device), task.allocator)
-    standing = replace(standing, epochs=plan.epochs, data=standing.data | plan.data)
+    state = settled(saved.state.to(plan.device), task.allocator)
+    best = None
+    if found.best is not None:
+        best = kept_copy(saved.executor.arrange(found.best).to(plan.device), task.allocator, "best")
+    standing = replace(
+        standing, epochs=plan.epochs, data=standing.data | plan.data, changed=[*standing.changed, *changed]
+    )
     standing = replace(standing, finished=standing.finished and standing.trained)
-    return _Run(replace(saved, task=task, method=method, state=state), standing, best)
+    told = told_by_step({name: values.to(plan.device) for name, values in found.told.items()}, standing.step)
+    return Run(replace(saved, task=task, method=method, state=state), standing, best, told)
 
 
-def _train_epoch(run: _Run, source: BatchSource, rows: torch.Tensor | None, plan: _Plan, bar: Progress) -> _Run:
-    ensemble, start = run.ensemble, time.perf_counter()
-    state, infos, epoch = ensemble.state, [], run.standing.epoch
-    clones = Clones(state.members) if epoch == 0 and not ensemble.method.moves_members_apart else None
-    for step, batch in enumerate(source.epoch(epoch, plan.batch_size, plan.seed, rows)):
-        context = Context(ensemble.task, ensemble.executor, plan.clock(epoch, step))
-        state, info = ensemble.method.step(state, batch, context)
-        if clones is not None and step == 0:
-            clones.refuse(state.members)
-        infos.append(info)
-        bar.step(epoch + 1)
-    row: Row = {"epoch": epoch + 1}
-    row["gradients"] = _count_gradients(infos, ensemble.method)
-    row |= _epoch_means(infos, epoch + 1)
-    _check_weights(state, epoch + 1)
-    row["seconds"] = time.perf_counter() - start
-    ensemble = replace(ensemble, state=state, history=[*ensemble.history, row])
-    return replace(run, ensemble=ensemble, standing=replace(run.standing, epoch=epoch + 1))
-
-
-def _finish(run: _Run, source: BatchSource, plan: _Plan) -> _Run:
+def _finish(run: Run, source: BatchSource, plan: Plan) -> Run:
     """Let the method complete the state that training ends with."""
     ensemble, state = run.ensemble, run.best or run.ensemble.state
 
@@ -324,68 +359,8 @@ def _finish(run: _Run, source: BatchSource, plan: _Plan) -> _Run:
         return source.in_order(plan.batch_size)
 
     context, start = Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0)), time.perf_counter()
-    finished = ensemble.method.finish(state, data, context)
+    with thread_count(ensemble.executor):
+        finished = ensemble.method.finish(state, data, context)
     if finished is not state:
-        ensemble = _with_figure(ensemble, "finish_seconds", time.perf_counter() - start)
-    return _Run(replace(ensemble, state=finished), replace(run.standing, finished=True))
-
-
-def _count_gradients(infos: list[Info], method: Method) -> int:
-    """Gradients of one network on one batch that the steps of an epoch took; most methods take as many in each."""
-    reported = [info.pop("gradients", None) for info in infos]
-    return sum(method.gradients_per_step if count is None else int(count.sum()) for count in reported)
-
-
-def _check_weights(state: State, epoch: int) -> None:
-    """Stop before weights that are not finite are saved or returned: a loss can be finite where its gradient is not."""
-    found = state.members.first_not_finite()
-    if found is not None:
-        member, name = found
-        whose = "all members" if member is None else f"member {member}"
-        raise TrainingError(
-            f"{name} of {whose} is no longer finite after epoch {epoch}, though the loss was; lower the learning rate, "
-            "set clip=1.0, or look for a gradient that divides by zero. The last checkpoint is intact"
-        )
-
-
-def _epoch_means(infos: list[Info], epoch: int) -> Row:
-    """Mean over the steps of an epoch, per member; a loss that is not finite ends training with its place."""
-    losses = torch.stack([info["loss"] for info in infos])
-    if not losses.isfinite().all():
-        step, member = (~losses.isfinite()).nonzero()[0].tolist()
-        raise TrainingError(
-            f"the loss of member {member} became {losses[step, member].item()} in epoch {epoch}, step {step + 1}; "
-            "lower the learning rate, set clip=1.0, or check the scale of the inputs. The last checkpoint is intact"
-        )
-    return {key: torch.stack([info[key] for info in infos]).mean(0).tolist() for key in infos[0]}
-
-
-def _validate(run: _Run, held_out: BatchSource | None, patience: int | None, keep_best: bool) -> _Run:
-    if held_out is None:
-        return run
-    loss, standing = _validation_loss(run.ensemble, held_out), run.standing
-    ensemble = _with_figure(run.ensemble, "validation_loss", loss)
-    if loss < standing.best_loss:
-        best = _kept(ensemble.state, ensemble.task.allocator) if keep_best or patience is not None else None
-        return _Run(ensemble, replace(standing, best_loss=loss, best_epoch=standing.epoch), best)
-    stopped = patience is not None and standing.epoch - standing.best_epoch >= patience
-    return _Run(ensemble, replace(standing, stopped=stopped), run.best)
-
-
-def _with_figure(ensemble: Ensemble, name: str, figure: float) -> Ensemble:
-    """One more figure in the last row of the history."""
-    *rows, last = ensemble.history
-    return replace(ensemble, history=[*rows, last | {name: figure}])
-
-
-def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
-    """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
-    predict, total, count = None, 0.0, 0
-    per_member = isinstance(held_out, ArraySource) and held_out.per_member
-    for number, batch in enumerate(held_out.in_order(1024)):
-        predict = predict or ensemble.predictor(batch.inputs)
-        predictive = predict(batch.inputs, per_member=per_member, number=number)
-        targets = batch.targets
-        log_prob = predictive.member_log_prob(targets).mean(0) if per_member else predictive.log_prob(targets)
-        total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
-    return total / count
+        ensemble = with_figure(ensemble, "finish_seconds", time.perf_counter() - start)
+    return Run(replace(ensemble, state=finished), replace(run.standing, finished=True))

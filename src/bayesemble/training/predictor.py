@@ -43,7 +43,7 @@ class Predictor:
                     begin, count = sum(part.num_members for part in parts), members.num_members
                     random = self.networks.dropout_seeds(number, begin, count)
                     found = self._best_executor.outputs(self._member_outputs, members, inputs, per_member, random)
-                    outputs.append(found.cpu())
+                    outputs.append(_at_least_single(found.cpu()))
                     parts.append(_without_network(members))
         except BayesembleError:
             raise
@@ -70,4 +70,9 @@ class Predictor:
 def _without_network(members: Members) -> Members:
     """The weights, and the leaves of the likelihood, on the CPU: what a prediction needs beside the outputs."""
     own = {name: leaf.cpu() for name, leaf in members.params.items() if name.startswith(OF_LIKELIHOOD)}
-    return Members(own, {}, members.weights.cpu())
+    return Members({name: _at_least_single(leaf) for name, leaf in own.items()}, {}, members.weights.cpu())
+
+
+def _at_least_single(values: Tensor) -> Tensor:
+    """Probabilities and scores need more digits than half precision has, whatever the network computes in."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

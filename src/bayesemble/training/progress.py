@@ -1,8 +1,12 @@
-"""The progress bar of a run: on standard error, and silent where there is no terminal."""
+"""What a run tells while it is under way: a bar on standard error, where there is a terminal, and lines for the log."""
 
+import logging
+import math
 import time
 from types import TracebackType
 from typing import Any, Self
+
+logger = logging.getLogger("bayesemble")
 
 _REFRESH_SECONDS = 0.1
 
@@ -44,16 +48,18 @@ class Progress:
             self.bar.update(self.line, completed=self.steps, description=f"epoch {epoch}/{self.epochs}")
 
     def row(self, row: dict[str, Any]) -> None:
-        """Show the losses of a finished epoch."""
-        if self.bar is None:
+        """Tell the losses of a finished epoch: on the bar, and to the log."""
+        if self.bar is None and not logger.isEnabledFor(logging.INFO):
             return
-        losses = row["loss"]
+        losses = [loss for loss in row["loss"] if math.isfinite(loss)]  # that of a member left behind is not
         words = f"loss {min(losses):.4g} to {max(losses):.4g}" if len(losses) > 1 else f"loss {losses[0]:.4g}"
         if "repulsion_norm" in row:
             words += f", driving {_mean(row['driving_norm']):.2g}, repelling {_mean(row['repulsion_norm']):.2g}"
         if "validation_loss" in row:
             words += f", validation {row['validation_loss']:.4g}"
-        self.bar.update(self.line, completed=self.steps, loss=words)
+        logger.info("epoch %d of %d: %s, %.3g s", row["epoch"], self.epochs, words, row["seconds"])
+        if self.bar is not None:
+            self.bar.update(self.line, completed=self.steps, loss=words)
 
     def __enter__(self) -> Self:
         if self.bar is not None:

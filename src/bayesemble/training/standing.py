@@ -20,6 +20,14 @@ class Standing:
     best_epoch: int = setting(0, "the epoch with that loss", least=0)
     stopped: bool = setting(False, "whether training ended before its last epoch")
     finished: bool = setting(False, "whether the method has done what it does after training")
+    step: int = setting(0, "steps that are done of the epoch that is under way", least=0)
+    seconds: float = setting(0.0, "what they took", least=0)
+    first_losses: list[float | None] = field(default_factory=list)
+    """Loss of each member at the first step, before anything was learned."""
+    dropped: list[dict[str, int]] = field(default_factory=list)
+    """Members that were left behind: member, epoch and step, the latter two from 1."""
+    changed: list[dict[str, Any]] = field(default_factory=list)
+    """Settings of the method that were changed on resuming: epochs done by then, setting, from and to."""
     data: dict[str, Any] = field(default_factory=dict)
     """Fingerprints of the rows of "training" and, if there are any, of "validation"."""
 
@@ -30,6 +38,10 @@ class Standing:
     def trained(self) -> bool:
         """Whether there is no epoch to come."""
         return self.stopped or self.epoch >= self.epochs
+
+    def __str__(self) -> str:
+        where = f"step {self.step} of epoch {self.epoch + 1}" if self.step else f"epoch {self.epoch}"
+        return f"after {where}, of {self.epochs} epochs"
 
     def to_json(self) -> dict[str, Any]:
         """All fields; JSON has no infinity, so a loss that was never measured is None."""

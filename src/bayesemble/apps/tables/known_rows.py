@@ -86,11 +86,8 @@ class KnownRows:
 
     def write(self, folder: Path) -> None:
         """Put the hashes into a run folder, whole or not at all."""
-        try:
-            with replacing(folder / ROWS) as temporary:
-                temporary.write_bytes(self.hashes.astype("<u8").tobytes())
-        except OSError as error:
-            raise CheckpointError(f"{folder} cannot be written to: {error}") from error
+        with replacing(folder / ROWS) as temporary:
+            temporary.write_bytes(self.hashes.astype("<u8").tobytes())
 
     @staticmethod
     def read(folder: Path, stamp: dict[str, Any]) -> KnownRows:

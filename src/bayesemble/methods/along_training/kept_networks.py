@@ -7,8 +7,8 @@ Which positions hold one is kept beside them, `(member, sample)`; all members ar
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from bayesemble.core.errors import TrainingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Leaves
@@ -42,7 +42,6 @@ def make(members: Members, num: int, allocator: Allocator = MEMORY) -> dict[str,
 def put(state: State, index: int) -> None:
     """Copy the members, as they are now, at one of the positions; what was there before is replaced."""
     members = state.members
-    _check_finite(members)
     now = _leaves(members)
     for name, leaf in state.slots[NETWORKS].items():
         leaf[:, index].copy_(now[name])
@@ -57,7 +56,7 @@ def networks(state: State) -> Members:
     members, num = state.members, count(state)
     if not num:
         return members
-    kept, filled = state.slots[NETWORKS], state.slots[FILLED]["filled"][0]
+    kept, filled = state.slots[NETWORKS], _filled(state)
 
     def joined(leaves: Leaves) -> Leaves:
         return {n: kept[n][:, filled].flatten(0, 1) if n in kept else leaf for n, leaf in leaves.items()}
@@ -68,18 +67,13 @@ def networks(state: State) -> Members:
 
 def count(state: State) -> int:
     """How many networks of each member were collected."""
-    return int(state.slots[FILLED]["filled"][0].sum()) if FILLED in state.slots else 0
+    return int(_filled(state).sum()) if FILLED in state.slots else 0
+
+
+def _filled(state: State) -> Tensor:
+    """The positions that hold networks; those of a member that was left behind may be zero from then on."""
+    return state.slots[FILLED]["filled"].any(0)
 
 
 def _leaves(members: Members) -> Leaves:
     return members.params | members.buffers
-
-
-def _check_finite(members: Members) -> None:
-    """Refuse networks that flew off: a loss that is not finite would be noticed only a step later."""
-    found = members.first_not_finite()
-    if found is not None:
-        raise TrainingError(
-            f"{found[1]} is no longer finite where networks are collected: training has diverged; lower the learning "
-            "rate, or check the scale of the inputs. The last checkpoint is intact"
-        )

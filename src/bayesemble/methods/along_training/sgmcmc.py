@@ -65,6 +65,8 @@ class CyclicalSGMCMC(Method):
         1.0, "largest norm of each chain's gradient of the mean loss while exploring; None cuts nothing", above=0
     )
 
+    independent = True
+    changeable = ("learning_rate", "clip")
     drawn_slots = kept_networks.SLOTS
 
     moves_members_apart = True

@@ -45,6 +45,7 @@ class Snapshot(GradientMethod):
     )
     floor: float = setting(0.01, "the lowest rate of a cycle, as a share of learning_rate", within="[0, 1]")
 
+    independent = True
     drawn_slots = kept_networks.SLOTS
 
     def init(self, task: BoundTask, seed: int) -> State:

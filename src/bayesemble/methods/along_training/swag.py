@@ -44,6 +44,7 @@ class SWAG(GradientMethod):
     snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are fewer steps", least=2)
     draws: int = setting(30, "networks drawn for a prediction; with batch norm, the most that can be drawn", least=1)
 
+    independent = True
     drawn_slots = (*running_moments.SLOTS, *numbered_draws.SLOTS)
 
     def init(self, task: BoundTask, seed: int) -> State:
@@ -81,6 +82,10 @@ class SWAG(GradientMethod):
     def can_draw(self, state: State) -> bool:
         """Networks from the Gaussian, once there is one."""
         return numbered_draws.ROOTS in state.slots
+
+    def usual_draws(self, state: State) -> int:
+        """As many as the settings say, or as statistics were measured for, if some members were left out since."""
+        return numbered_draws.limited(self.draws, state)
 
     def draw(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""

@@ -97,6 +97,7 @@ class Patched(GradientMethod):
     start: nn.Module | None = setting(None, "a trained network to start from, instead of a fresh one")
     train: str = setting("all", "what is trained: all, or components alone", choices=("all", "components"))
 
+    independent = True
     drawn_slots = (COMPONENTS_SLOT, MIXING_SLOT, BUFFERS_SLOT, *numbered_draws.SLOTS)
 
     def __post_init__(self) -> None:
@@ -203,6 +204,10 @@ class Patched(GradientMethod):
         if self.statistics == "shared":
             return state
         return numbered_draws.prepare(state, self._networks, self.draws, data, context)
+
+    def usual_draws(self, state: State) -> int:
+        """As many as the settings say, or as statistics were measured for, if some members were left out since."""
+        return numbered_draws.limited(self.draws, state)
 
     def draw(self, state: State, numbers: range, seed: int) -> Members:
         """Networks by number, from each member in turn."""

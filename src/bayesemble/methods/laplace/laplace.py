@@ -78,6 +78,7 @@ class Laplace(GradientMethod):
     )
     draws: int = setting(30, "networks drawn for a prediction, unless told otherwise", least=1)
 
+    independent = True
     drawn_slots = (SLOT,)
 
     def __post_init__(self) -> None:

@@ -147,7 +147,7 @@ def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
         member = int((~gram.diagonal().isfinite()).nonzero()[0])
         raise TrainingError(
             f"the {what} of member {member} are not finite any more at step {clock.step + 1}; lower the learning rate, "
-            "set clip=1.0, or check the scale of the inputs. The last checkpoint is intact"
+            "set clip=1.0, or check the scale of the inputs"
         )
 
 

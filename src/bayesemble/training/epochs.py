@@ -1,0 +1,257 @@
+"""The epochs of a run: their steps, what they told, and what becomes of members that are no longer finite."""
+
+from __future__ import annotations
+
+import logging
+import math
+import signal
+import time
+import warnings
+from dataclasses import replace
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from bayesemble.core.errors import BayesembleError, DataError, Interrupted, TrainingError
+from bayesemble.core.members import State
+from bayesemble.core.offload import Allocator
+from bayesemble.core.types import Batch, Info
+from bayesemble.execute.executor import thread_count
+from bayesemble.methods import Method
+from bayesemble.methods.base import Context
+from bayesemble.task.starts import Clones
+from bayesemble.training import checkpoint as checkpoints
+from bayesemble.training.batches import ArraySource, BatchSource
+from bayesemble.training.checkpoint import Row
+from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.progress import Progress
+from bayesemble.training.run import Plan, Run
+from bayesemble.training.standing import Standing
+from bayesemble.training.stopping import StopRequest, stop_requests
+
+logger = logging.getLogger("bayesemble")
+
+HANDED = "the `ensemble` of this exception is what there is so far"
+_ADVICE = "lower the learning rate, set clip=1.0"
+
+
+def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Plan, progress: bool) -> Run:
+    """Go through the epochs that are left; whoever asks for an end gets it after a whole step."""
+    ensemble, standing = run.ensemble, run.standing
+    try:
+        with (
+            stop_requests(by_sigterm=plan.folder is not None) as request,
+            thread_count(ensemble.executor),
+            Progress(plan.epochs, plan.total_steps, standing.epoch * plan.steps + standing.step, progress) as bar,
+        ):
+            bar.say(f"executor: {ensemble.executor} ({ensemble.execution})")
+            run = _through_epochs(run, source, held_out, plan, bar, request)
+    except TrainingError as error:
+        if request.signal is not None:
+            raise Interrupted(f"stopped; nothing can be handed back: {error}", None) from error
+        if plan.folder is None or not checkpoints.exists(plan.folder):
+            raise
+        raise TrainingError(
+            f"{error}. The last checkpoint is intact: resume=True goes on from it, under another learning rate with "
+            'change=("learning_rate",)'
+        ) from error
+    if request.signal is not None:
+        onwards = "" if plan.folder is None else f"; resume=True goes on from {plan.folder}"
+        raise Interrupted(f"stopped {run.standing}; {HANDED}{onwards}", run.result())
+    return run
+
+
+def _through_epochs(
+    run: Run, source: BatchSource, held_out: BatchSource | None, plan: Plan, bar: Progress, request: StopRequest
+) -> Run:
+    rows, saved = run.ensemble.method.member_rows(source.num_data, plan.seed), run
+    while not run.standing.trained and request.signal is None:
+        run = _train_epoch(run, source, rows, plan, bar, request)
+        if not run.standing.step:
+            run = _after_epoch(run, held_out, plan, bar)
+        due = run.standing.trained or (not run.standing.step and run.standing.epoch % plan.checkpoint_every == 0)
+        if plan.folder is not None and due:
+            run.save(plan.folder, plan.keep_checkpoints)
+            saved = run
+    if plan.folder is not None and request.signal is not None and saved is not run:
+        run.save(plan.folder, plan.keep_checkpoints)
+    if request.signal == signal.SIGTERM:
+        logger.warning("ended by SIGTERM %s; resumed, training goes on from %s", run.standing, plan.folder)
+    return run
+
+
+def _after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progress) -> Run:
+    """Record, validate and tell what an epoch has come to."""
+    if run.ensemble.recording is not None:
+        run.ensemble.recording.add(run.standing.epoch, run.ensemble.state.members)
+    run = _validated(run, held_out, plan)
+    if plan.on_epoch is not None and plan.on_epoch(run.ensemble.state, run.ensemble.history[-1]):
+        run = replace(run, standing=replace(run.standing, stopped=True))
+    bar.row(run.ensemble.history[-1])
+    return run
+
+
+def _train_epoch(
+    run: Run, source: BatchSource, rows: Tensor | None, plan: Plan, bar: Progress, request: StopRequest
+) -> Run:
+    """Take the steps that are left of an epoch, and add its row to the history.
+
+    If somebody asks for an end, this comes after a whole step; the epoch is then still under way.
+    """
+    ensemble, standing, start = run.ensemble, run.standing, time.perf_counter()
+    state, told, epoch, step = ensemble.state, list(run.gathered), standing.epoch, standing.step
+    before = kept_copy(state, ensemble.task.allocator, "before") if plan.drop else None
+    clones = None if epoch or step or ensemble.method.moves_members_apart else Clones(state.members)
+    for batch in islice(source.epoch(epoch, plan.batch_size, plan.seed, rows), step, None):
+        context = Context(ensemble.task, ensemble.executor, plan.clock(epoch, step))
+        state, info = _step(ensemble.method, state, batch, context)
+        if clones is not None and not step:
+            clones.refuse(state.members)
+        told.append(info)
+        step += 1
+        bar.step(epoch + 1)
+        if request.signal is not None:
+            break
+    if not epoch:
+        standing = replace(standing, first_losses=told[0]["loss"].tolist())
+    if before is None:
+        _check_finite(state, told, epoch + 1)
+    else:
+        state, standing = _leave_behind(state, before, told, standing)
+    standing = replace(standing, step=step, seconds=standing.seconds + time.perf_counter() - start)
+    run = replace(run, ensemble=replace(ensemble, state=state), standing=standing, gathered=told)
+    return run if request.signal is not None and step < plan.steps else _with_row(run)
+
+
+def kept_copy(state: State, allocator: Allocator, name: str) -> State:
+    """A copy that training does not change."""
+    return state.with_groups(allocator.copy(state.groups(), name))
+
+
+def _validated(run: Run, held_out: BatchSource | None, plan: Plan) -> Run:
+    """Take the validation loss, keep the state if it is the best so far, and stop if it was not for too long."""
+    if held_out is None:
+        return run
+    loss, standing = _validation_loss(run.ensemble, held_out), run.standing
+    ensemble = with_figure(run.ensemble, "validation_loss", loss)
+    if loss < standing.best_loss:
+        keep = plan.keep_best or plan.patience is not None
+        best = kept_copy(ensemble.state, ensemble.task.allocator, "best") if keep else None
+        return Run(ensemble, replace(standing, best_loss=loss, best_epoch=standing.epoch), best)
+    stopped = plan.patience is not None and standing.epoch - standing.best_epoch >= plan.patience
+    return Run(ensemble, replace(standing, stopped=stopped), run.best)
+
+
+def with_figure(ensemble: Ensemble, name: str, figure: float) -> Ensemble:
+    """One more figure in the last row of the history."""
+    *rows, last = ensemble.history
+    return replace(ensemble, history=[*rows, last | {name: figure}])
+
+
+def _step(method: Method, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
+    """One step, or a sentence about the batch of a single row that batch norm cannot take."""
+    try:
+        return method.step(state, batch, context)
+    except BayesembleError:
+        raise
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise DataError(
+                f"a batch has a single row, which batch norm cannot be trained on ({error}); make the DataLoader with "
+                "drop_last=True, or with batches of another size"
+            ) from error
+        raise
+
+
+def _with_row(run: Run) -> Run:
+    """The run after its epoch, with what the epoch told in the history."""
+    ensemble, standing, epoch = run.ensemble, run.standing, run.standing.epoch + 1
+    row: Row = {"epoch": epoch}
+    row["gradients"] = _count_gradients(run.gathered, ensemble.method)
+    row |= _means(run.gathered, standing)
+    row["seconds"] = standing.seconds
+    lost = [one for one in standing.dropped if one["epoch"] == epoch]
+    row |= {"dropped": lost} if lost else {}
+    ensemble = replace(ensemble, history=[*ensemble.history, row])
+    return replace(run, ensemble=ensemble, standing=replace(standing, epoch=epoch, step=0, seconds=0.0), gathered=[])
+
+
+def _count_gradients(told: list[Info], method: Method) -> int:
+    """Gradients of one network on one batch that the steps of an epoch took; most methods take as many in each."""
+    reported = [info.pop("gradients", None) for info in told]
+    return sum(method.gradients_per_step if count is None else int(count.sum()) for count in reported)
+
+
+def _means(told: list[Info], standing: Standing) -> Row:
+    """Mean over the steps of an epoch, per member; NaN of members that were left behind."""
+    means = {key: torch.stack([info[key] for info in told]).mean(0).tolist() for key in told[0]}
+    for one in standing.dropped:
+        for values in means.values():
+            values[one["member"]] = math.nan
+    return means
+
+
+def _check_finite(state: State, told: list[Info], epoch: int) -> None:
+    """Stop before numbers that are not finite are saved or returned: a loss can be finite where its gradient is not."""
+    losses = torch.stack([info["loss"] for info in told])
+    if not losses.isfinite().all():
+        step, member = (~losses.isfinite()).nonzero()[0].tolist()
+        raise TrainingError(
+            f"the loss of member {member} became {losses[step, member].item()} in epoch {epoch}, step {step + 1}; "
+            f"{_ADVICE}, or check the scale of the inputs"
+        )
+    found = state.members.first_not_finite()
+    if found is not None:
+        member, name = found
+        whose = "all members" if member is None else f"member {member}"
+        raise TrainingError(
+            f"{name} of {whose} is no longer finite after epoch {epoch}, though the loss was; {_ADVICE}, "
+            "or look for a gradient that divides by zero"
+        )
+
+
+def _leave_behind(state: State, before: State, told: list[Info], standing: Standing) -> tuple[State, Standing]:
+    """Put members that are no longer finite back to where they were before these steps, and let them weigh nothing.
+
+    Those that were left behind earlier take steps like all others, for members are not renumbered, and are put back.
+    """
+    members, epoch = state.members, standing.epoch + 1
+    steps = (~torch.stack([info["loss"] for info in told]).isfinite()).cpu()
+    finite = state.finite_members().cpu() & ~steps.any(0)
+    gone = members.weights.cpu() == 0
+    lost = (~finite & ~gone).nonzero().flatten().tolist()
+    found = [
+        {"member": i, "epoch": epoch, "step": 1 + int(steps[:, i].nonzero()[0]) if steps[:, i].any() else len(told)}
+        for i in lost
+    ]
+    gone[lost] = True
+    if gone.all():
+        raise TrainingError(
+            f"no member is finite any more in epoch {epoch}; {_ADVICE}, or check the scale of the inputs"
+        )
+    for one in found:
+        warnings.warn(
+            f"member {one['member']} is no longer finite in epoch {epoch}, step {one['step']}: it goes back to the "
+            "start of the epoch, stays there and weighs nothing; the others go on",
+            stacklevel=5,
+        )
+    state.put_back(gone.nonzero().flatten(), before)
+    if lost:
+        members = members.reweight((~gone).double().to(members.weights.device))
+    return replace(state, members=members), replace(standing, dropped=[*standing.dropped, *found])
+
+
+def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
+    """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
+    predict, total, count = None, 0.0, 0
+    per_member = isinstance(held_out, ArraySource) and held_out.per_member
+    for number, batch in enumerate(held_out.in_order(1024)):
+        predict = predict or ensemble.predictor(batch.inputs)
+        predictive = predict(batch.inputs, per_member=per_member, number=number)
+        if per_member:
+            log_prob = predictive.member_log_prob(batch.targets)[predictive.weights > 0].mean(0)
+        else:
+            log_prob = predictive.log_prob(batch.targets)
+        total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
+    return total / count

@@ -1,0 +1,86 @@
+"""A run of training: what was asked of it, and all that it has come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from bayesemble.core.members import State
+from bayesemble.core.offload import MEMORY, Allocator
+from bayesemble.core.types import Clock, Info
+from bayesemble.training import checkpoint as checkpoints
+from bayesemble.training.checkpoint import Checkpoint, Row
+from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.fingerprint import Fingerprint
+from bayesemble.training.standing import Standing
+
+OnEpoch = Callable[[State, Row], bool | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked of a run, and how many steps that is."""
+
+    epochs: int
+    batch_size: int | None
+    steps: int
+    """Batches of an epoch."""
+    seed: int
+    device: torch.device
+    patience: int | None = None
+    keep_best: bool = False
+    drop: bool = False
+    """Whether members that are no longer finite are left behind, rather than ending the run."""
+    folder: Path | None = None
+    checkpoint_every: int = 1
+    keep_checkpoints: int = checkpoints.KEEP
+    on_epoch: OnEpoch | None = None
+    data: dict[str, Fingerprint] = field(default_factory=dict)
+    """What tells the rows of "training" and "validation" from others, if there is a folder."""
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of all epochs."""
+        return self.epochs * self.steps
+
+    def clock(self, epoch: int, step: int) -> Clock:
+        """The time of a step."""
+        return Clock(epoch * self.steps + step, self.total_steps, self.seed)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where training stands: all that a checkpoint holds."""
+
+    ensemble: Ensemble
+    standing: Standing
+    best: State | None = None
+    gathered: list[Info] = field(default_factory=list)
+    """What the steps of the epoch that is under way told."""
+
+    def result(self) -> Ensemble:
+        """The ensemble that the run has come to, where its tensors belong; what it makes from now on is in memory."""
+        task = self.ensemble.task
+        state = settled(self.best or self.ensemble.state, task.allocator)
+        return replace(self.ensemble, task=replace(task, allocator=MEMORY), state=state)
+
+    def save(self, folder: str | Path, keep: int) -> None:
+        """Write a checkpoint."""
+        kept = replace(self.ensemble, state=self.best or self.ensemble.state)
+        described = kept.describe() | {"progress": self.standing.to_json()}
+        told = {name: torch.stack([info[name] for info in self.gathered]) for name in (self.gathered or [{}])[0]}
+        found = Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best, told)
+        checkpoints.write(folder, found, keep)
+
+
+def told_by_step(told: dict[str, torch.Tensor], steps: int) -> list[Info]:
+    """What each step told, from what a checkpoint holds of them all, `(step, member)`."""
+    return [{name: values[step] for name, values in told.items()} for step in range(steps)]
+
+
+def settled(state: State, allocator: Allocator) -> State:
+    """The state where it belongs, and on disk nothing else beside it."""
+    return state.with_groups(allocator.settle(state.groups()))
