@@ -17,7 +17,7 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.seeds import scoped
-from bayesemble.training import checkpoint, tensor_files
+from bayesemble.training.run_folders import checkpoint, tensor_files
 from helpers import dropout_mlp, table
 
 TIMED = int(sys.argv[2])

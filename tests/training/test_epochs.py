@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesemble as be
-from bayesemble.training import checkpoint
 from bayesemble.training.batches import as_source
+from bayesemble.training.run_folders import checkpoint
 from helpers import norm_mlp, quick_fit, small_mlp, table
 
 TASK = be.Task(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)), be.HeteroscedasticGaussian())

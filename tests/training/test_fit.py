@@ -8,8 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import bayesemble as be
-from bayesemble.training import checkpoint
 from bayesemble.training.batches import as_source
+from bayesemble.training.run_folders import checkpoint
 from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 TASK = be.Task(small_mlp, be.Categorical())

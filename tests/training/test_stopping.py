@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesemble as be
-from bayesemble.training import checkpoint
 from bayesemble.training.progress import Progress
+from bayesemble.training.run_folders import checkpoint
 from bayesemble.training.stopping import stop_requests
 from helpers import (
     all_leaves,

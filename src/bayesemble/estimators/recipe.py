@@ -28,9 +28,9 @@ from bayesemble.models.table_networks import EMBEDDINGS, quantile_edges, tabular
 from bayesemble.task.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
 from bayesemble.task.priors import NormalPrior
 from bayesemble.task.task import Task
-from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.fit import fit
+from bayesemble.training.run_folders import checkpoint as checkpoints
 
 _FALLING_RATE, _CONSTANT_RATE = 3e-3, 1e-3
 _DROPOUT = 0.1  # of a method that needs dropout layers

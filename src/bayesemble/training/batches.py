@@ -19,7 +19,7 @@ from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, che
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
-from bayesemble.training.fingerprint import Fingerprint, hash_arrays, named
+from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
 
 _ROWS_LOOKED_AT = 8  # by the fingerprint of a Dataset
 

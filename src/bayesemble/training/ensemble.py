@@ -33,16 +33,16 @@ from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.networks import ModelSource
 from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training import checkpoint as checkpoints
-from bayesemble.training import recording
 from bayesemble.training.batches import PerMember, as_source
-from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.predictor import Predictor
-from bayesemble.training.probe import Probe, describe_network
-from bayesemble.training.recording import Recording
-from bayesemble.training.run_lock import locked
-from bayesemble.training.standing import Standing
+from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders import recording
+from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
+from bayesemble.training.run_folders.probe import Probe, describe_network
+from bayesemble.training.run_folders.recording import Recording
+from bayesemble.training.run_folders.run_lock import locked
+from bayesemble.training.run_folders.standing import Standing
 
 _ROUNDING = 1e-6
 

@@ -21,13 +21,13 @@ from bayesemble.execute.executor import thread_count
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.starts import Clones
-from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.batches import ArraySource, BatchSource
-from bayesemble.training.checkpoint import Row
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.progress import Progress
 from bayesemble.training.run import Plan, Run
-from bayesemble.training.standing import Standing
+from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.checkpoint import Row
+from bayesemble.training.run_folders.standing import Standing
 from bayesemble.training.stopping import StopRequest, stop_requests
 
 logger = logging.getLogger("bayesemble")

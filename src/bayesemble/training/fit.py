@@ -22,16 +22,16 @@ from bayesemble.methods.base import Context
 from bayesemble.methods.size import check_memory
 from bayesemble.task.starts import refuse_trained
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.batches import BatchSource, LoaderSource, as_source
-from bayesemble.training.checkpoint import Checkpoint
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.epochs import HANDED, kept_copy, train, with_figure
-from bayesemble.training.fingerprint import check_same
-from bayesemble.training.recording import FOLDER, Recording
 from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
-from bayesemble.training.run_lock import holding
-from bayesemble.training.standing import Standing
+from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.fingerprint import check_same
+from bayesemble.training.run_folders.recording import FOLDER, Recording
+from bayesemble.training.run_folders.run_lock import holding
+from bayesemble.training.run_folders.standing import Standing
 
 
 @holding("checkpoint")

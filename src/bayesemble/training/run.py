@@ -11,11 +11,11 @@ import torch
 from bayesemble.core.members import State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Clock, Info
-from bayesemble.training import checkpoint as checkpoints
-from bayesemble.training.checkpoint import Checkpoint, Row
 from bayesemble.training.ensemble import Ensemble
-from bayesemble.training.fingerprint import Fingerprint
-from bayesemble.training.standing import Standing
+from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
+from bayesemble.training.run_folders.fingerprint import Fingerprint
+from bayesemble.training.run_folders.standing import Standing
 
 OnEpoch = Callable[[State, Row], bool | None]
 

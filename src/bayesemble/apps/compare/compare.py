@@ -28,7 +28,7 @@ from bayesemble.data import Split
 from bayesemble.data.sources import data_name, resolve_data, usual_epochs
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import DeepEnsemble, Method
-from bayesemble.training.run_lock import holding
+from bayesemble.training.run_folders.run_lock import holding
 
 PLAN = "plan.json"
 _UNFINISHED = "it is not finished; the same command goes on with it"

@@ -39,10 +39,10 @@ from bayesemble.models import mlp
 from bayesemble.predictive import RealPredictive
 from bayesemble.task.likelihoods import Categorical
 from bayesemble.task.task import Task
-from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.fit import fit
-from bayesemble.training.run_lock import locked
+from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.run_lock import locked
 
 RESULT, PROGRESS = "result.json", "progress"
 ONE_THREAD = Loop(threads=1)

@@ -15,7 +15,7 @@ from bayesemble.core.files import make_folder, read_json, understood, write_json
 from bayesemble.core.settings import require, setting, validate
 from bayesemble.data.schema import TASKS, Schema
 from bayesemble.estimators.recipe import Recipe
-from bayesemble.training import checkpoint as checkpoints
+from bayesemble.training.run_folders import checkpoint as checkpoints
 
 TABLE = "table.json"
 _LARGEST_NETWORK = 100_000  # units or blocks, beyond which the file must be damaged

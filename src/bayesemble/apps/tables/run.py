@@ -33,10 +33,10 @@ from bayesemble.diagnostics.diagnose import Diagnosis, diagnose
 from bayesemble.estimators.recipe import stretch_of, stretched, table_network, train
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Heteroscedastic
-from bayesemble.training import checkpoint as checkpoints
 from bayesemble.training.ensemble import Ensemble, restore
-from bayesemble.training.run_lock import holding
-from bayesemble.training.standing import Standing
+from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.run_lock import holding
+from bayesemble.training.run_folders.standing import Standing
 
 Say = Callable[[str], None]
 

@@ -16,7 +16,7 @@ from bayesemble.core.types import Leaves
 from bayesemble.diagnostics.landscape.measure import as_ensemble, chosen_members
 from bayesemble.task.task import OF_LIKELIHOOD
 from bayesemble.training.ensemble import Ensemble
-from bayesemble.training.recording import Recording
+from bayesemble.training.run_folders.recording import Recording
 
 _PERPLEXITY = 30.0  # what scikit-learn takes if there are enough points
 

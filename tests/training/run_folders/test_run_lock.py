@@ -14,12 +14,12 @@ import torch
 import bayesemble as be
 from bayesemble.core.files import process_tag
 from bayesemble.training import run_lock
-from bayesemble.training.run_lock import LOCK, holding, locked
+from bayesemble.training.run_folders.run_lock import LOCK, holding, locked
 from helpers import quick_fit, small_mlp, table
 
 HOLD = """
 import sys, time
-from bayesemble.training.run_lock import locked
+from bayesemble.training.run_folders.run_lock import locked
 with locked(sys.argv[1]):
     print("held", flush=True)
     time.sleep(100)

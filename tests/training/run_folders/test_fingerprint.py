@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import bayesemble as be
 from bayesemble.training.batches import as_source
-from bayesemble.training.fingerprint import check_same, hash_arrays
+from bayesemble.training.run_folders.fingerprint import check_same, hash_arrays
 from helpers import quick_fit, small_mlp, table
 
 TASK = be.Task(small_mlp, be.Categorical())

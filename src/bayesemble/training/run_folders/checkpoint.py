@@ -43,7 +43,7 @@ from bayesemble.core.files import (
     writable,
 )
 from bayesemble.core.members import Members, State
-from bayesemble.training.tensor_files import UNNAMED, read_tensors, write_tensors
+from bayesemble.training.run_folders.tensor_files import UNNAMED, read_tensors, write_tensors
 
 RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.jsonl", "manifest.json"
 KEEP = 2

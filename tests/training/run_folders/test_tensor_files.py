@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayesemble.core.errors import CheckpointError
-from bayesemble.training.tensor_files import UNNAMED, read_tensors, write_tensors
+from bayesemble.training.run_folders.tensor_files import UNNAMED, read_tensors, write_tensors
 from helpers import largest_file
 
 TENSORS = {

@@ -33,7 +33,7 @@ from bayesemble.core.files import (
 from bayesemble.core.members import Members
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
-from bayesemble.training.tensor_files import UNNAMED, read_tensors, write_tensors
+from bayesemble.training.run_folders.tensor_files import UNNAMED, read_tensors, write_tensors
 
 FOLDER = "recording"
 """Its name inside a run folder."""

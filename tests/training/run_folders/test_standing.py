@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from bayesemble.training.standing import Standing
+from bayesemble.training.run_folders.standing import Standing
 
 
 @pytest.mark.parametrize(

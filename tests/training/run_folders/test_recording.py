@@ -11,7 +11,7 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.files import process_tag
-from bayesemble.training.recording import Recording
+from bayesemble.training.run_folders.recording import Recording
 from helpers import norm_mlp, quick_fit, table
 
 

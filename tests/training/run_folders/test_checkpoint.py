@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 import bayesemble as be
 from bayesemble.apps.report.page import write as write_page
 from bayesemble.core.files import process_tag, read_json, write_json
-from bayesemble.training import checkpoint
-from bayesemble.training.checkpoint import HISTORY, MANIFEST, RUN, TENSORS
-from bayesemble.training.run_lock import LOCK
+from bayesemble.training.run_folders import checkpoint
+from bayesemble.training.run_folders.checkpoint import HISTORY, MANIFEST, RUN, TENSORS
+from bayesemble.training.run_folders.run_lock import LOCK
 from helpers import TESTS, largest_file, quick_fit, small_mlp, table, with_tests_on_path
 
 FILES = (RUN, TENSORS, HISTORY, MANIFEST)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from bayesemble.training.probe import Probe, describe_network
+from bayesemble.training.run_folders.probe import Probe, describe_network
 from helpers import norm_mlp, quick_fit, table
 
 X, Y = table()
