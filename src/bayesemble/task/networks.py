@@ -1,7 +1,7 @@
 """Networks that members begin with: from a factory, or from one that is given; one architecture or several."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -122,6 +122,32 @@ def dropout_on(module: nn.Module) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.train(False)
+
+
+def pick_output(result: Any, output: str | Callable[[Any], Tensor] | None) -> Tensor:
+    """Pick the tensor out of what a network returns: by a name, by a function, or as it is."""
+    if callable(output):
+        result = output(result)
+    elif isinstance(output, str):
+        result = _named_output(result, output)
+    if not isinstance(result, Tensor):
+        raise ModelError(
+            f"the network returned {type(result).__name__}, not a tensor; "
+            'say where the tensor is, for example Task(..., output="logits")'
+        )
+    return result
+
+
+def _named_output(result: Any, name: str) -> Any:
+    try:
+        return result[name] if isinstance(result, Mapping) else getattr(result, name)
+    except (KeyError, AttributeError):
+        there = result if isinstance(result, Mapping) else getattr(result, "_fields", ())
+        names = f" with {', '.join(map(repr, there))}" if there else ""
+        raise ModelError(
+            f"the network returned a {type(result).__name__}{names}, which has no output={name!r}; "
+            "name what is there, or pass a function such as output=lambda result: result[0]"
+        ) from None
 
 
 def called(module: nn.Module, index: int) -> str:

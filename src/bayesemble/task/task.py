@@ -31,6 +31,7 @@ from bayesemble.task.networks import (
     checked_source,
     dropout_on,
     new_module,
+    pick_output,
 )
 from bayesemble.task.per_thread import PerThread
 from bayesemble.task.priors import NormalPrior, Prior, Shapes
@@ -247,7 +248,7 @@ class Task:
             module.train(training)
         with dropout_on(module) if dropout else nullcontext():
             result = self._run(params, buffers, inputs, training)
-        return self._pick_output(result)
+        return pick_output(result, self.output)
 
     def _run(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool) -> Any:
         module = self.module
@@ -270,30 +271,6 @@ class Task:
         return look(
             called(self.module, index), inputs, lambda rows, training: self.forward(params, buffers, rows, training)
         )
-
-    @staticmethod
-    def _named_output(result: Any, name: str) -> Any:
-        try:
-            return result[name] if isinstance(result, Mapping) else getattr(result, name)
-        except (KeyError, AttributeError):
-            there = result if isinstance(result, Mapping) else getattr(result, "_fields", ())
-            names = f" with {', '.join(map(repr, there))}" if there else ""
-            raise ModelError(
-                f"the network returned a {type(result).__name__}{names}, which has no output={name!r}; "
-                "name what is there, or pass a function such as output=lambda result: result[0]"
-            ) from None
-
-    def _pick_output(self, result: Any) -> Tensor:
-        if callable(self.output):
-            result = self.output(result)
-        elif isinstance(self.output, str):
-            result = self._named_output(result, self.output)
-        if not isinstance(result, Tensor):
-            raise ModelError(
-                f"the network returned {type(result).__name__}, not a tensor; "
-                'say where the tensor is, for example Task(..., output="logits")'
-            )
-        return result
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
