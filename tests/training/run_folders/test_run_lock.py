@@ -13,7 +13,7 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.files import process_tag
-from bayesemble.training import run_lock
+from bayesemble.training.run_folders import run_lock
 from bayesemble.training.run_folders.run_lock import LOCK, holding, locked
 from helpers import quick_fit, small_mlp, table
 
