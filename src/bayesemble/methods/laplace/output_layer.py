@@ -20,7 +20,6 @@ from bayesemble.methods.laplace.gauss_newton import Network
 from bayesemble.task.network_ends import parameters_by_layer
 from bayesemble.task.select import layers
 
-_DIGIT = 256  # whole numbers up to it are exact in every type of real numbers
 _STEP = 256  # between two probes: far apart, so that a bound on the outputs is met
 _ROUNDING = 100  # units in the last place by which two ways to add up may differ
 
@@ -67,13 +66,13 @@ def features_of(network: Network, inputs: Inputs) -> Features | None:
     call, picked = _call(network, layer, inputs), _picked(network, layer, few)
     if call is None or picked is None:
         return None
-    same = picked[:1].expand(len(call.outputs), -1)
-    if not _fits(call, same):  # each row may have its own, such as the last word of a text
+    picked = picked[:1].expand(len(call.outputs), -1)
+    if not (_tells_apart(network, layer) and _fits(call, picked)):  # each row may have its own, such as its last word
         own = _picked(network, layer, inputs)
         if own is None or not _fits(call, own):
             return None
-        same = own
-    return Features(_selected(network, layer, call.features), call.outputs, same, call.given.shape[2])
+        picked = own
+    return Features(_selected(network, call.features), call.outputs, picked, call.given.shape[2])
 
 
 def _layer(network: Network) -> str | None:
@@ -147,16 +146,17 @@ def _picked(network: Network, name: str, inputs: Inputs) -> Tensor | None:
     shape, rows = plain.given.shape, len(plain.outputs)
     places = torch.arange(plain.given.numel(), device=plain.given.device).reshape(shape)
     moved = {leaf: value + 1 for leaf, value in network.chosen.items()}
+    base = 1 << (16 if torch.finfo(plain.given.dtype).eps < 1e-6 else 8)  # whole numbers up to it are exact
     found, worth = torch.zeros_like(plain.outputs, dtype=torch.long), 1
     while worth < places.numel() or worth == 1:
-        digits = (places // worth % _DIGIT - _DIGIT // 2) * _STEP
+        digits = (places // worth % base - base // 2) * _STEP
         probe = _call(network, name, inputs, moved, _as_given(layer, digits.to(plain.given)))
         if probe is None or probe.outputs.shape != found.shape or not torch.equal(probe.features, plain.features):
             return None
-        digit = probe.outputs.double() / _STEP + _DIGIT // 2
-        if not ((digit == digit.round()) & (digit >= 0) & (digit < _DIGIT)).all():
+        digit = probe.outputs.double() / _STEP + base // 2
+        if not ((digit == digit.round()) & (digit >= 0) & (digit < base)).all():
             return None
-        found, worth = found + worth * digit.long(), worth * _DIGIT
+        found, worth = found + worth * digit.long(), worth * base
     size = places[0].numel()
     own = found.reshape(rows, -1) - size * torch.arange(rows, device=found.device).unsqueeze(1)
     return own if ((own >= 0) & (own < size)).all() else None
@@ -169,14 +169,26 @@ def _as_given(layer: nn.Module, values: Tensor) -> Tensor:
 
 def _is_linear(network: Network, name: str, call: _Call) -> bool:
     """Whether the layer gives W phi + b, as its kind has it: a class derived from it may do anything."""
-    prefix, values = f"{name}." if name else "", network.buffers | network.params
-    weight = values[f"{prefix}weight"].flatten(1)
-    bias = values.get(f"{prefix}bias", weight.new_zeros(len(weight)))
+    weight, bias = _weight_and_bias(network, name)
     if call.features.shape[2] != weight.shape[1] or call.given.shape[2] != weight.shape[0]:
         return False
-    error = (call.features.double() @ weight.double().T + bias.double() - call.given.double()).abs()
-    size = call.features.double().abs() @ weight.double().abs().T + bias.double().abs()
+    features = call.features.double()
+    error = (features @ weight.T + bias - call.given.double()).abs()
+    size = features.abs() @ weight.abs().T + bias.abs()
     return bool((error <= _ROUNDING * torch.finfo(call.given.dtype).eps * size.amax().clamp_min(1e-30)).all())
+
+
+def _weight_and_bias(network: Network, name: str) -> tuple[Tensor, Tensor]:
+    """Of a layer, `(channel, feature)` and `(channel,)`, in double precision."""
+    prefix, values = f"{name}." if name else "", network.buffers | network.params
+    weight = values[f"{prefix}weight"].flatten(1).double()
+    return weight, values.get(f"{prefix}bias", weight.new_zeros(len(weight))).double()
+
+
+def _tells_apart(network: Network, name: str) -> bool:
+    """Whether what the layer gives tells its channels and positions apart: a weight of zeros, for one, does not."""
+    weight, _ = _weight_and_bias(network, name)
+    return bool(weight.any(1).all()) and len(weight.unique(dim=0)) == len(weight)
 
 
 def _fits(call: _Call, picked: Tensor) -> bool:
@@ -187,7 +199,7 @@ def _fits(call: _Call, picked: Tensor) -> bool:
     return torch.equal(given.gather(1, picked).to(outputs.dtype), outputs)
 
 
-def _selected(network: Network, name: str, features: Tensor) -> Tensor:
+def _selected(network: Network, features: Tensor) -> Tensor:
     """What the selected leaves are multiplied by: the features for the weight, a 1 for the bias."""
     kinds = {leaf.rpartition(".")[2] for leaf in network.names}
     ones = features.new_ones(*features.shape[:2], 1)
