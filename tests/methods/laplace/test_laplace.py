@@ -140,6 +140,87 @@ def test_for_the_last_layer_linear_and_sampled_networks_are_the_same():
     torch.testing.assert_close(sampled.predict(x).probs, outputs(ensemble, x).softmax(2).mean(0), rtol=0, atol=1e-5)
 
 
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(self.body(packed)[1][0][-1])
+
+
+@pytest.mark.parametrize("num_members", [1, 2])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_network_without_derivatives_of_a_kind_is_run_for_its_features(structure, num_members):
+    """Sequences of different lengths, packed: neither vmap nor forward mode can run them."""
+    x, y = table()
+    x, lengths = x.unsqueeze(1).expand(-1, 3, -1).contiguous(), torch.arange(len(x)) % 3 + 1
+    method = Laplace(structure=structure, num_members=num_members)
+    ensemble = quick_fit(task(Packed), ((x, lengths), y), method)
+    drawn = ensemble.draw(5)
+    plain = be.Loop().outputs(_plain(ensemble), drawn, (x, lengths), False)
+    found = ensemble.predict((x, lengths), num_draws=5).member_probs
+    torch.testing.assert_close(found, plain.softmax(-1), rtol=0, atol=1e-5)
+
+
+def test_a_prediction_runs_the_body_once_for_each_member_and_batch():
+    rows, body = [], small_mlp
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = body()
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows.append(len(x))
+            return self.net(x)
+
+    ensemble = quick_fit(task(Counted), table(), Laplace(num_members=2))
+    rows.clear()
+    ensemble.predict(table()[0], num_draws=50)
+    assert rows.count(48) == 2
+    assert sum(rows) < 2 * 60
+
+
+# --- normal outputs ---
+
+
+@pytest.mark.parametrize("select", ["output", "all"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("noise", [0.5, "learned"])
+def test_a_normal_prediction_is_the_limit_of_many_draws(select, structure, noise):
+    """Mean, epistemic and aleatoric variance of a mixture of two, against draws within their standard errors."""
+    x, y = table()
+    targets = torch.stack([x[:, 0], x[:, 1] * y], dim=1).double()
+    method = Laplace(num_members=2, select=select, structure=structure)
+    ensemble = quick_fit(task(smooth_mlp, likelihood=be.Gaussian(noise)), (x.double(), targets), method)
+    ensemble, num = ensemble.reweight([0.3, 0.7]), 1000
+    few = x[:4].double()
+    exact, drawn = ensemble.predict(few), ensemble.predict(few, num_draws=num)
+    assert (exact.num_members, drawn.num_members) == (2, num)
+    torch.testing.assert_close(exact.weights, torch.tensor([0.3, 0.7], dtype=torch.float64))
+    errors = 5 * (exact.epistemic / num * 2).sqrt()  # the weights of draws differ, so a few more are needed
+    assert ((exact.mean - drawn.mean).abs() < errors).all()
+    for member in range(2):
+        own = drawn.member_mean[member::2]
+        assert (own.var(0) / exact.mean_variance[member] - 1).abs().max() < 5 * (4 / num) ** 0.5
+        assert ((own.mean(0) - exact.means[member]).abs() < 5 * (2 * exact.mean_variance[member] / num).sqrt()).all()
+    between = (exact.means - exact.mean).square()
+    expected = torch.tensordot(exact.weights, between + exact.mean_variance, dims=1)
+    torch.testing.assert_close(exact.epistemic, expected)
+    torch.testing.assert_close(exact.aleatoric, drawn.aleatoric, rtol=1e-4 if noise == "learned" else 1e-9, atol=1e-9)
+    torch.testing.assert_close(exact.variance, exact.aleatoric + exact.epistemic)
+
+
+def test_samples_and_other_likelihoods_are_drawn():
+    x, y = table()
+    for likelihood, settings in ((be.Gaussian(), {"predict": "samples"}), (be.Poisson(), {})):
+        model = partial(_regressor, 1)
+        ensemble = quick_fit(task(model, likelihood=likelihood), (x, y.float()), Laplace(draws=7, **settings))
+        assert ensemble.predict(x).num_members == 7
+
+
 # --- all kinds of tasks ---
 
 
@@ -219,7 +300,8 @@ def test_many_outputs_do_not_ask_for_much_memory(monkeypatch):
     monkeypatch.setattr("bayesemble.methods.laplace.gauss_newton.BUDGET", 1 << 20)
     monkeypatch.setattr(torch, "cat", watched)
     model = partial(nn.Linear, 16, 200)
-    quick_fit(task(model), (x, torch.arange(8)), Laplace(structure="diag"), epochs=1)
+    for own in (model, lambda: nn.Sequential(model(), nn.Tanh())):
+        quick_fit(task(own), (x, torch.arange(8)), Laplace(structure="diag"), epochs=1)
     assert max(sizes) <= (1 << 20) // 8
 
 
@@ -315,6 +397,18 @@ def test_what_does_not_fit_into_memory_is_refused_before_training(monkeypatch):
     monkeypatch.setattr(laplace, "available_memory", lambda: 1000.0)
     with pytest.raises(SettingError, match="select fewer leaves"):
         method.init(task().bind(48, table()[0]), 0)
+
+
+def test_the_whole_covariance_of_a_thousand_classes_is_refused_before_training(monkeypatch):
+    """Memory or not: its decomposition would take an hour. What fits is named, and works."""
+    monkeypatch.setattr(laplace, "available_memory", lambda: 1e12)
+    x, many = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), partial(nn.Linear, 4, 3000)
+    data = (x, torch.arange(64))
+    with pytest.raises(SettingError, match=r"15000 selected numbers.*at most; structure='kron' needs .*'diag' needs"):
+        quick_fit(task(many), data, Laplace())
+    assert (
+        quick_fit(task(partial(nn.Linear, 4, 1000)), data, Laplace(structure="kron")).predict(x).probs.isfinite().all()
+    )
 
 
 def test_without_the_package_kron_says_what_is_missing(monkeypatch):

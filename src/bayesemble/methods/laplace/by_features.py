@@ -36,9 +36,12 @@ class _Samples(NamedTuple):
     sign: int
     """s."""
 
-    def slopes(self) -> Tensor:
-        """sum_p v_kp (x) phi_p, `(sample and k, channel, feature)`."""
-        return torch.einsum("skpc,spf->skcf", self.vectors, self.entering).flatten(0, 1)
+    def slopes(self) -> Iterator[Tensor]:
+        """sum_p v_kp (x) phi_p, `(sample and k, channel, feature)`: as many at a time as memory takes."""
+        (num, count, _, channels), features = self.vectors.shape, self.entering.shape[2]
+        size = max(gauss_newton.BUDGET // (WIDE * max(count, 1) * channels * features), 1)
+        for part in (slice(start, start + size) for start in range(0, num, size)):
+            yield torch.einsum("skpc,spf->skcf", self.vectors[part], self.entering[part]).flatten(0, 1)
 
 
 def blocks(network: Network, rows: Rows, structure: str, plan: list[Layout]) -> list[Block] | None:
@@ -50,9 +53,9 @@ def blocks(network: Network, rows: Rows, structure: str, plan: list[Layout]) -> 
             return None
         if sums is None:
             sums = _Whole(seen) if structure == "full" else _Product(seen) if structure == "kron" else _Diagonal(seen)
-        for samples in _samples(network, seen, targets.cpu()):
-            for part in _parts(samples):
-                sums.add(part)
+        for rows_at_once in _rows_at_once(seen):
+            for samples in _samples(network, _rows_of(seen, rows_at_once), targets[rows_at_once].cpu()):
+                sums.add(samples)
     assert sums is not None, "there are no rows"
     return [sums.block(plan[0])]
 
@@ -60,7 +63,6 @@ def blocks(network: Network, rows: Rows, structure: str, plan: list[Layout]) -> 
 def _samples(network: Network, seen: Features, targets: Tensor) -> Iterator[_Samples]:
     """The information about what the layer gave; each position for itself where positions have nothing in common."""
     params = {name: leaf.cpu() for name, leaf in network.params.items()}
-    seen = Features(seen.entering.cpu().double(), seen.outputs.cpu().double(), seen.picked.cpu(), seen.channels)
     independent = closed_information(network.task, seen.outputs, params)
     if independent is not None:
         yield _folded(seen, independent)
@@ -71,10 +73,23 @@ def _samples(network: Network, seen: Features, targets: Tensor) -> Iterator[_Sam
         width = seen.picked.shape[1]
         each = WIDE * width * (width + seen.entering.shape[1] * seen.channels)
         for rows in torch.arange(len(targets)).split(max(gauss_newton.BUDGET // each, 1)):
-            some = Features(seen.entering[rows], seen.outputs[rows], seen.picked[rows], seen.channels)
+            some = _rows_of(seen, rows)
             roots = output_roots(network.task, some.outputs, targets[rows], params)
             vectors = torch.stack([some.of_layer(column) for column in roots.unbind(2)], dim=1)
             yield _Samples(some.entering, torch.zeros_like(vectors[:, 0]), vectors, 1)
+
+
+def _rows_at_once(seen: Features) -> tuple[Tensor, ...]:
+    """Rows, as many at a time as memory takes in double precision."""
+    num, positions, features = seen.entering.shape
+    each = WIDE * positions * (3 * features + 4 * seen.channels)
+    return torch.arange(num).split(max(gauss_newton.BUDGET // each, 1))
+
+
+def _rows_of(seen: Features, rows: Tensor) -> Features:
+    """Some rows, in double precision on the CPU."""
+    entering, outputs, picked = (part[rows].cpu() for part in (seen.entering, seen.outputs, seen.picked))
+    return Features(entering.double(), outputs.double(), picked, seen.channels)
 
 
 def _one_position_each(positions: Tensor) -> bool:
@@ -96,15 +111,6 @@ def _folded(seen: Features, diagonal: Tensor, minus: Tensor | None = None) -> _S
     return _Samples(at_positions(seen.entering), about, vectors.unsqueeze(2), -1)
 
 
-def _parts(samples: _Samples) -> Iterator[_Samples]:
-    """As many at a time as memory takes."""
-    num, positions, features = samples.entering.shape
-    each = WIDE * max(samples.vectors.shape[1], positions) * samples.diagonal.shape[2] * features
-    size = max(gauss_newton.BUDGET // each, 1)
-    for part in (slice(start, start + size) for start in range(0, num, size)):
-        yield _Samples(samples.entering[part], samples.diagonal[part], samples.vectors[part], samples.sign)
-
-
 class _Whole:
     """All of H."""
 
@@ -113,8 +119,9 @@ class _Whole:
         self.total = torch.zeros(*shape, *shape, dtype=torch.float64)
 
     def add(self, samples: _Samples) -> None:
-        slopes, size = samples.slopes().flatten(1), self.total.shape[:2].numel()
-        self.total.view(size, size).addmm_(slopes.T, slopes, alpha=samples.sign)
+        size = self.total.shape[:2].numel()
+        for slopes in samples.slopes():
+            self.total.view(size, size).addmm_(slopes.flatten(1).T, slopes.flatten(1), alpha=samples.sign)
         entering = samples.entering.flatten(0, 1)
         for channel, weights in enumerate(samples.diagonal.flatten(0, 1).unbind(1)):
             self.total[channel, :, channel] += (entering * weights.unsqueeze(1)).T @ entering
@@ -135,7 +142,7 @@ class _Diagonal:
         if weights.shape[1] == 1:
             weights = weights + samples.sign * samples.vectors.square().sum(1)
         else:
-            self.total += samples.sign * samples.slopes().square().sum(0)
+            self.total += samples.sign * sum(slopes.square().sum(0) for slopes in samples.slopes())
         self.total += weights.flatten(0, 1).T @ samples.entering.flatten(0, 1).square()
 
     def block(self, layout: Layout) -> Block:

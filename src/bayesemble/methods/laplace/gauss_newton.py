@@ -73,7 +73,8 @@ def linearised(network: Network, inputs: Inputs, away: Leaves) -> Tensor:
         except RuntimeError as error:
             raise ModelError(
                 f"{type(network.task.module).__name__} cannot be made linear in the selected leaves: "
-                f"{str(error).splitlines()[0]}; use predict='samples', or select leaves of later layers"
+                f"{str(error).splitlines()[0]}; use predict='samples', or select an output layer "
+                "whose numbers the network gives as they are"
             ) from error
 
 

@@ -130,14 +130,15 @@ def pivots(block: Block, shapes: Shapes, precisions: dict[str, float]) -> Spectr
     That takes a tenth of the time; L is triangular with a diagonal of ones, and S L'^-1 says what coordinates mean.
     """
     inverse = _inverse_roots(block, shapes, precisions)
-    scaled = inverse.unsqueeze(1) * block.right * inverse
+    scaled = (block.right * inverse).mul_(inverse.unsqueeze(1))
     scaled.diagonal().add_(1)
     lower, failed = torch.linalg.cholesky_ex(scaled)
     if failed:  # a curvature so large that the prior is lost in its rounding
         return spectrum(block, shapes, precisions)
     sizes = lower.diagonal().clone()
-    inverted = torch.linalg.solve_triangular(lower / sizes, torch.eye(len(sizes)).to(lower), upper=False)
-    return Spectrum((sizes.square() - 1).clamp_min(0).unsqueeze(0), None, inverse.unsqueeze(1) * inverted.T)
+    del scaled  # the matrices may be large
+    inverted = torch.linalg.solve_triangular(lower.div_(sizes), torch.eye(len(sizes)).to(lower), upper=False)
+    return Spectrum((sizes.square() - 1).clamp_min(0).unsqueeze(0), None, inverted.mul_(inverse).T)
 
 
 def deviation(factors: Leaves, noise: Tensor) -> Tensor:

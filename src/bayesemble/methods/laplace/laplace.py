@@ -10,7 +10,9 @@ up to a constant
 
 at w_m as it is. It has one maximum, where d |w_m|^2 = sum_i h_i / (h_i + d), the number of parameters that the data
 determine. By default outputs are those of the network made linear around w_m, f(x; w_m) + J(x) (w - w_m), the model
-that the GGN is the exact curvature of; they are the same if the outputs are linear in the selected leaves.
+that the GGN is the exact curvature of; they are the same if the outputs are linear in the selected leaves. Of an output
+layer, all is known from the features that enter it. The outputs of the linear network are normal with the covariance
+J S J', which a normal likelihood reads without draws.
 
 References: MacKay (1992), "A practical Bayesian framework for backpropagation networks"; Daxberger et al. (2021),
 "Laplace redux"; Immer et al. (2021), "Improving predictions of Bayesian neural nets via local linearization";
@@ -19,6 +21,7 @@ Eschenhagen et al. (2021), "Mixtures of Laplace approximations for improved post
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,6 +58,8 @@ from bayesemble.methods.laplace.output_layer import features_of
 from bayesemble.task.priors import NormalPrior, Shapes
 from bayesemble.task.select import Wish
 from bayesemble.task.task import OF_METHOD, BoundTask
+
+logger = logging.getLogger("bayesemble")
 
 SLOT = "laplace"
 _CENTER = OF_METHOD + "center."  # among the buffers of a draw: the leaf of the member that it is around
@@ -236,7 +241,9 @@ class Laplace(GradientMethod):
         precisions = {name: task.scales[name] ** -2.0 if from_task else 1.0 for name in network.names}
         blocks = self._blocks(network, rows, plan, num_rows)
         decompose = pivots if from_task and self.structure == "full" else spectrum
-        found = [decompose(block._replace(right=counted * block.right), task.shapes, precisions) for block in blocks]
+        found = [
+            decompose(block._replace(right=block.right.mul_(counted)), task.shapes, precisions) for block in blocks
+        ]
         values = torch.cat([one.values.flatten() for one in found])
         size = sum(precisions[name] * float(leaf.double().square().sum()) for name, leaf in network.chosen.items())
         scale = 1.0 if from_task else best_scale(values, size)
@@ -253,6 +260,7 @@ class Laplace(GradientMethod):
         found = by_features.blocks(network, rows(), self.structure, plan)
         if found is not None:
             return found
+        logger.info("the curvature of %s is taken row by row through the whole network", ", ".join(network.names))
         if self.structure == "kron":
             return kronecker(network, rows, plan, num_rows)
         return [(gauss_newton.whole if self.structure == "full" else gauss_newton.diagonal)(network, rows(), plan[0])]
