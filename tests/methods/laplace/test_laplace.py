@@ -164,6 +164,40 @@ def test_a_network_without_derivatives_of_a_kind_is_run_for_its_features(structu
     torch.testing.assert_close(found, plain.softmax(-1), rtol=0, atol=1e-5)
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.head(x) * scale
+
+
+@pytest.mark.parametrize("likelihood", [be.Gaussian(), be.Poisson()])
+@pytest.mark.parametrize("odd", ["no row", "a later batch", "in prediction"])
+def test_rows_whose_features_do_not_tell_their_outputs_are_run_through_the_network(likelihood, odd):
+    """Scaled by 1, outputs are those of the head, by another number they are not; nothing may depend on the way."""
+    x, y = table()
+    scale, ahead = torch.ones(48, 1), torch.ones(48, 1)
+    if odd == "a later batch":
+        scale[-5:] = 3
+    elif odd == "in prediction":
+        ahead[7:] = 3
+    targets = y[:, None].expand(-1, 2).float()
+    ensemble = quick_fit(task(Scaled, likelihood=likelihood), ((x, scale), targets), Laplace())
+    drawn = ensemble.draw(5)
+    plain = be.Loop().outputs(_plain(ensemble), drawn, (x, ahead), False)
+    found = ensemble.predict((x, ahead), num_draws=5).member_mean
+    torch.testing.assert_close(found, plain.exp() if isinstance(likelihood, be.Poisson) else plain)
+    if isinstance(likelihood, be.Gaussian):
+        design = torch.cat([x, torch.ones(48, 1)], 1).double()
+        curvature = (design * scale).T @ (design * scale)
+        scales = torch.tensor([ensemble.task.scales["head.weight"]] * 4 + [ensemble.task.scales["head.bias"]])
+        covariance = (curvature + torch.diag(scales.double() ** -2)).inverse()
+        expected = (ahead.double() * design @ covariance * design * ahead).sum(1).float()
+        torch.testing.assert_close(ensemble.predict((x, ahead)).epistemic[:, 0], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_prediction_runs_the_body_once_for_each_member_and_batch():
     rows, body = [], small_mlp
 
