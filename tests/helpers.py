@@ -84,6 +84,21 @@ def small_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
 
 
+class Tempered(nn.Module):
+    """A layer whose only parameter has no axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / nn.functional.softplus(self.temperature)
+
+
+def tempered_mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 2), Tempered())
+
+
 def norm_mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
 

@@ -11,7 +11,7 @@ import bayesemble as be
 from bayesemble.core import settings
 from bayesemble.execute.schedules import Schedule, Step
 from bayesemble.methods import METHODS, make_method, method_class
-from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table, with_dropout
+from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table, tempered_mlp, with_dropout
 
 pytestmark = pytest.mark.parametrize("name", METHODS)
 
@@ -85,6 +85,12 @@ def test_one_member_is_enough(name):
     predictive = ensemble.predict(table()[0])
     assert predictive.epistemic.isfinite().all()
     assert predictive.disagreement.isfinite().all()
+
+
+def test_a_parameter_without_axes_is_one_like_any_other(name):
+    ensemble = fitted(name, tempered_mlp, epochs=6)
+    assert ensemble.predict(table()[0]).probs.isfinite().all()
+    assert {leaf.shape for name, leaf in ensemble.draw(3).params.items() if "temperature" in name} <= {(3,), ()}
 
 
 @pytest.mark.parametrize("schedule", ["cosine", Step(at=(0.25,), factor=0.5)], ids=repr)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.diagnostics.convergence import effective_sample_size, rhat, tail_effective_sample_size
-from helpers import oracle, quick_fit, small_mlp, table
+from helpers import oracle, quick_fit, small_mlp, table, tempered_mlp
 
 
 def independent(generator: torch.Generator, *shape: int) -> Tensor:
@@ -255,6 +255,15 @@ def test_classes_and_learned_noise(generator):
     predictive = noisy.predict(x)
     worst = max(rhat(part.reshape(2, 6, 48)).max().item() for part in (predictive.means, predictive.stds))
     assert be.convergence(noisy, x)["rhat"] == pytest.approx(worst)
+
+
+def test_a_parameter_without_axes_is_judged_too():
+    fitted = quick_fit(
+        be.Task(tempered_mlp, be.Categorical()), table(), be.HMC(num_members=2), epochs=12, batch_size=None
+    )
+    weights = [leaf.reshape(2, 6, -1) for leaf in fitted.draw().params.values()]
+    found = be.convergence(fitted, table()[0])
+    assert found["rhat_parameters"] == pytest.approx(max(rhat(leaf).max().item() for leaf in weights), rel=1e-5)
 
 
 def test_ensembles_without_chains_are_refused():

@@ -128,18 +128,40 @@ def test_weight_alone_and_bias_alone():
         torch.testing.assert_close(product @ product.T, whole @ whole.T, rtol=0, atol=1e-10)
 
 
-def test_the_predictive_variance_is_the_analytic_one():
+@pytest.mark.parametrize("structure", ["full", "kron"])
+def test_the_predictive_distribution_is_that_of_bayesian_linear_regression(structure):
+    """Normal with the variance x' S x + noise^2; 20,000 draws agree within their standard errors."""
     x, y = regression()
     mean = ridge(prior_precision())
-    ensemble = approximated(Laplace(draws=4000), linear_task(), x, y, mean)
+    ensemble = approximated(Laplace(structure=structure), linear_task(), x, y, mean)
     far = torch.tensor([[3.0, -3.0, 3.0], [0.1, 0.0, 0.0]], dtype=torch.float64)
     precision = with_ones(x).T @ with_ones(x) / NOISE**2 + torch.diag(prior_precision())
     expected = (with_ones(far) @ precision.inverse() * with_ones(far)).sum(1)
-    predictive = ensemble.predict(far)
-    assert predictive.aleatoric[0].item() == pytest.approx(NOISE**2)
-    error = 4 * math.sqrt(2 / 4000)
-    assert (predictive.epistemic / expected - 1).abs().max() < error
-    assert ((predictive.mean - (with_ones(far) @ mean.T)[:, 0]).abs() < 4 * (expected / 4000).sqrt()).all()
+    exact = ensemble.predict(far)
+    torch.testing.assert_close(exact.mean, (with_ones(far) @ mean.T)[:, 0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(exact.epistemic, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(exact.aleatoric, torch.full((2,), NOISE**2, dtype=torch.float64))
+    targets = torch.tensor([1.0, -0.3], dtype=torch.float64)
+    density = torch.distributions.Normal(exact.mean, (expected + NOISE**2).sqrt()).log_prob(targets)
+    torch.testing.assert_close(exact.log_prob(targets), density)
+    if structure == "full":
+        num = 20_000
+        drawn = ensemble.predict(far, num_draws=num)
+        assert (drawn.epistemic / expected - 1).abs().max() < 4 * math.sqrt(2 / num)
+        assert ((drawn.mean - exact.mean).abs() < 4 * (expected / num).sqrt()).all()
+
+
+def test_the_predictive_variance_of_several_outputs_and_a_diagonal():
+    x, y = regression()
+    outputs, diagonal = (
+        approximated(method, linear_task(2), x, y.expand(-1, 2)).predict(x).epistemic
+        for method in (Laplace(), Laplace(structure="diag"))
+    )
+    precision = with_ones(x).T @ with_ones(x) / NOISE**2 + torch.diag(prior_precision())
+    expected = (with_ones(x) @ precision.inverse() * with_ones(x)).sum(1)
+    torch.testing.assert_close(outputs, torch.stack([expected, expected], 1), rtol=1e-10, atol=1e-12)
+    expected = with_ones(x).square() @ (1 / precision.diagonal())
+    torch.testing.assert_close(diagonal, torch.stack([expected, expected], 1), rtol=1e-10, atol=1e-12)
 
 
 def test_the_precision_of_logistic_regression():

@@ -119,6 +119,48 @@ def test_one_member_of_real_numbers_has_no_epistemic_variance(generator):
     torch.testing.assert_close(predictive.mean, predictive.means[0])
 
 
+def in_closed_form(generator: torch.Generator) -> tuple[NormalPredictive, NormalPredictive]:
+    """Two members whose means are normal, and the mixture of many networks that they stand for: at Hermite's nodes."""
+    means, noise, stds = (torch.rand(2, 5, generator=generator).double() + 0.5 for _ in range(3))
+    weights = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    exact = NormalPredictive(weights, means, (noise**2 + stds**2).sqrt(), mean_variance=stds**2)
+    nodes, shares = (torch.from_numpy(part) for part in np.polynomial.hermite_e.hermegauss(60))
+    spread = means + stds * nodes[:, None, None]
+    shares = (shares / shares.sum())[:, None] * weights
+    many = NormalPredictive(shares.flatten(), spread.flatten(0, 1), noise.expand(60, -1, -1).flatten(0, 1))
+    return exact, many
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda one: one,
+        lambda one: one.rescale(3.0, -2.0),
+        lambda one: one.reduce(),
+        lambda one: one.rescale(3.0, -2.0).reduce(),
+        lambda one: one.reduce().rescale(3.0, -2.0),
+        lambda one: type(one).concat([one, one]),
+        lambda one: one.reweight(one.weights).double(),
+    ],
+)
+def test_a_member_in_closed_form_is_the_limit_of_many_networks(change, generator):
+    exact, many = (change(one) for one in in_closed_form(generator))
+    for name in ("mean", "aleatoric", "epistemic", "variance"):
+        torch.testing.assert_close(getattr(exact, name), getattr(many, name), msg=name)
+    targets = exact.mean + 0.3
+    torch.testing.assert_close(exact.log_prob(targets), many.log_prob(targets), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(exact.cdf(targets), many.cdf(targets), rtol=1e-6, atol=1e-6)
+
+
+def test_one_member_in_closed_form_has_its_own_epistemic_variance(generator):
+    exact, _ = in_closed_form(generator)
+    assert torch.equal(exact.member(1).epistemic, exact.mean_variance[1])
+    stretched = exact.member(1).stretch(3.0)
+    torch.testing.assert_close(stretched.epistemic, 9 * exact.mean_variance[1])
+    torch.testing.assert_close(stretched.std, 3 * exact.stds[1])
+    torch.testing.assert_close(stretched.aleatoric, 9 * exact.member(1).aleatoric)
+
+
 def test_several_real_outputs_are_summed_in_the_log_density_of_a_member(generator):
     predictive = random_normals(generator, (3, 5, 2))
     values = torch.randn(5, 2, generator=generator, dtype=torch.float64)

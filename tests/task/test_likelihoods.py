@@ -308,6 +308,30 @@ def test_a_constant_number_can_be_learned_from(likelihood):
     likelihood.check_training_targets(torch.ones(3))
 
 
+@pytest.mark.parametrize("noise", [0.5, "learned"])
+def test_a_gaussian_around_normal_outputs_has_both_variances(noise, generator):
+    means, variances = (
+        torch.randn(MEMBERS, ROWS, 2, generator=generator),
+        torch.rand(MEMBERS, ROWS, 2, generator=generator) + 0.1,
+    )
+    leaves = {"log_noise": torch.randn(MEMBERS, 2, generator=generator)} if noise == "learned" else {}
+    stds = leaves["log_noise"].exp().unsqueeze(1) if leaves else torch.tensor(0.5)
+    found = Gaussian(noise).predictive_of_normals(means, variances, leaves, torch.full((MEMBERS,), 1 / MEMBERS))
+    torch.testing.assert_close(found.member_variance, variances + stds.square().expand(means.shape))
+    torch.testing.assert_close(found.aleatoric, stds.square().expand(means.shape).mean(0))
+    assert torch.equal(found.mean_variance, variances)
+
+
+def test_normal_outputs_are_read_by_a_gaussian_alone():
+    class Doubled(Gaussian):
+        def predictive(self, outputs, leaves, weights):
+            return super().predictive(2 * outputs, leaves, weights)
+
+    assert Gaussian().reads_normals
+    others = (Categorical(), Bernoulli(), HeteroscedasticGaussian(), HeteroscedasticStudent(), Poisson(), Doubled())
+    assert not any(likelihood.reads_normals for likelihood in others)
+
+
 @pytest.mark.parametrize("noise", [0, -1.0, math.nan, math.inf, "guess", None])
 def test_noise_must_be_a_positive_standard_deviation(noise):
     with pytest.raises(SettingError, match=f"noise is a number above 0 or 'learned', got {noise!r}"):

@@ -29,6 +29,17 @@ def test_draws_of_a_single_network_are_run_side_by_side_and_members_as_they_were
     assert predictor(members)._best_executor == be.Loop()
 
 
+def test_a_method_that_knows_the_law_of_its_outputs_draws_only_if_asked():
+    x, _ = table()
+    ensemble = quick_fit(be.Task(small_mlp, be.Gaussian()), (x, x[:, :2]), be.Laplace(num_members=2, draws=7))
+    assert predictor(ensemble)(x).num_members == 2
+    assert predictor(ensemble, 4)(x).num_members == 4
+    reduced = ensemble.predict(x, batch_size=20, keep_members=False)
+    torch.testing.assert_close(reduced.epistemic, predictor(ensemble)(x).epistemic)
+    rows = ensemble.evaluate((x, x[:, :2]), batch_size=20)["nll"]
+    assert rows == pytest.approx(-float(predictor(ensemble)(x).log_prob(x[:, :2]).mean()), rel=1e-5)
+
+
 def test_each_batch_of_rows_drops_other_units():
     ensemble = quick_fit(be.Task(lambda: with_dropout(small_mlp), be.Categorical()), table(), be.MCDropout())
     predict, x = predictor(ensemble, 4), table()[0]

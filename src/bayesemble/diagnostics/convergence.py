@@ -102,7 +102,8 @@ def convergence(ensemble: Ensemble, inputs: Any) -> dict[str, float]:
         raise SettingError(f"convergence needs at least {_FEWEST_DRAWS} draws of each chain, got {kept}; train longer")
     members = ensemble.draw()
     functions = _function_values(ensemble.predict(inputs)).unflatten(0, (num_chains, kept))
-    weights = torch.cat([leaf.flatten(1) for leaf in members.params.values()], dim=1).unflatten(0, (num_chains, kept))
+    weights = torch.cat([leaf.reshape(len(leaf), -1) for leaf in members.params.values()], dim=1)
+    weights = weights.unflatten(0, (num_chains, kept))
     return _worst(functions, "") | _worst(weights, "_parameters") | chains.facts
 
 

@@ -129,6 +129,19 @@ class Method(ABC):
         """Outputs of one network in prediction, `(row, ...)`."""
         return task.forward(params, buffers, inputs, dropout=self.keeps_dropout)
 
+    def outputs_at_once(
+        self, state: State, task: BoundTask, drawn: Members, numbers: range, inputs: Inputs
+    ) -> Tensor | None:
+        """Outputs of all drawn networks, `(draw, row, ...)`, if there is a quicker way than to run each of them."""
+        return None
+
+    def normal_outputs(self, state: State, task: BoundTask, inputs: Inputs) -> tuple[Tensor, Tensor] | None:
+        """Means and variances `(member, row, ...)`, if outputs are normal around each member and this is their law.
+
+        Then no networks need to be drawn for a likelihood that reads normal outputs.
+        """
+        return None
+
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """The rows each member trains on, `(member, row)`, or None if all train on all."""
         return None

@@ -217,8 +217,7 @@ class Spread:
                 f"a spread is for real numbers, got {type(predictive).__name__}; classes have fit_temperature"
             )
         predictive.need_members("a spread")
-        double = predictive.double()
-        return replace(double, stds=self.value * double.stds)
+        return predictive.double().stretch(self.value)
 
 
 def fit_spread(predictive: Predictive, targets: Any, level: float | None = None) -> Spread:

@@ -74,7 +74,10 @@ class Predictive(ABC):
 
     @abstractmethod
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
-        """Draw targets `(num, row, ...)`: each draw picks one member for all rows, so it is one function plus noise."""
+        """Draw targets `(num, row, ...)`: each draw picks one member for all rows, so it is one function plus noise.
+
+        Of members that stand for many networks in closed form, a draw is of each row by itself.
+        """
 
     @abstractmethod
     def reduce(self) -> Self:
@@ -109,7 +112,7 @@ class Predictive(ABC):
         | "max_probability" | 1 - the largest averaged probability | |
         | "member_std" | standard deviation of a probability over the members | |
 
-        With one member "epistemic", "disagreement" and "member_std" are 0 everywhere and tell nothing.
+        With one network "epistemic", "disagreement" and "member_std" are 0 everywhere and tell nothing.
         """
         name, known = self._aliases.get(measure, measure), ", ".join((*self.measures, *self._aliases))
         require(name in self._measures, f"{type(self).__name__} has uncertainty by {known}, not by {measure!r}")

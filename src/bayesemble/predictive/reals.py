@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import torch
@@ -106,10 +106,15 @@ class LocationScalePredictive(RealPredictive):
     """A mixture of one standard distribution, of mean 0 and variance 1, that each member shifts and stretches.
 
     y = mean_m + std_m z
+
+    A member may stand for networks in closed form, whose means have a variance of their own: `mean_variance`, a part of
+    std_m^2, is epistemic. Then `sample` draws each row and output by itself.
     """
 
     means: Tensor
     stds: Tensor
+    mean_variance: Tensor | None = field(default=None, kw_only=True)
+    """What more data would remove of the variance of each member, shaped like `means`; None is 0."""
 
     @abstractmethod
     def standard_cdf(self, values: Tensor) -> Tensor:
@@ -145,6 +150,20 @@ class LocationScalePredictive(RealPredictive):
             return std
         return self.stds[0] if self.kept else self.double().variance.sqrt().to(std.dtype)
 
+    @property
+    def aleatoric(self) -> Tensor:
+        """Variance inside the members, without that of their own means."""
+        if self.kept or self.mean_variance is None:
+            return super().aleatoric
+        return self._average((self.member_variance - self.mean_variance).clamp_min(0))
+
+    @property
+    def epistemic(self) -> Tensor:
+        """Variance between the members, and that of their own means."""
+        if self.kept or self.mean_variance is None:
+            return super().epistemic
+        return super().epistemic + self._average(self.mean_variance)
+
     def member_cdf(self, values: Tensor) -> Tensor:
         """P(y <= value) under each member."""
         return self.standard_cdf((values - self.means) / self.stds)
@@ -167,20 +186,28 @@ class LocationScalePredictive(RealPredictive):
 
     def double(self) -> Self:
         """The same in double precision."""
-        parts = {name: getattr(self, name).double() for name in ("weights", "means", "stds")}
-        return replace(self, **parts)
+        parts: dict[str, Any] = {name: value.double() for name, value in self._member_fields().items()}
+        return replace(self, weights=self.weights.double(), **parts)
+
+    def stretch(self, factor: float) -> Self:
+        """The same means, with all standard deviations times a factor."""
+        own = None if self.mean_variance is None else factor**2 * self.mean_variance
+        return replace(self, stds=factor * self.stds, mean_variance=own)
 
     def rescale(self, shift: Any, scale: Any) -> Self:
         """Predictions of `shift + scale * y`: back to the original units of a standardised target."""
         shift, scale = (torch.as_tensor(value, dtype=torch.float64).to(self.means) for value in (shift, scale))
         kept = {name: value * scale.square() for name, value in self.kept.items()}
-        return replace(self, means=shift + scale * self.means, stds=scale.abs() * self.stds, kept=kept)
+        own = None if self.mean_variance is None else scale.square() * self.mean_variance
+        means, stds = shift + scale * self.means, scale.abs() * self.stds
+        return replace(self, means=means, stds=stds, mean_variance=own, kept=kept)
 
     def reduce(self) -> Self:
         """Keep mean and variances; densities and quantiles become those of one distribution with these moments."""
         kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
         one = torch.ones_like(self.weights[:1])
-        return replace(self, weights=one, means=self.mean[None], stds=self.std[None], kept=kept)
+        moments: dict[str, Any] = {"means": self.mean[None], "stds": self.std[None], "mean_variance": None}
+        return replace(self, weights=one, kept=kept, **moments)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

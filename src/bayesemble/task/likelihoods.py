@@ -37,9 +37,22 @@ class Likelihood(ABC):
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log probability of each row's targets under one member: `(batch,)`."""
 
+    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor | None:
+        """E_y[ -d2 log p(y|f) / df2 ] in the shape of the outputs, if it is diagonal and known; otherwise None."""
+        return None
+
     @abstractmethod
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Read the outputs `(member, row, ...)` of all members as a predictive distribution."""
+
+    @property
+    def reads_normals(self) -> bool:
+        """Whether outputs that are normal, rather than known, have a predictive distribution in closed form."""
+        return False
+
+    def predictive_of_normals(self, means: Tensor, variances: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """Read outputs that are normal, with means and variances `(member, row, ...)`, if that can be done."""
+        raise NotImplementedError(f"{type(self).__name__} says that it reads normal outputs, but not how")
 
     def target_noise(self) -> float | None:
         """The known standard deviation of the observation noise, where there is one."""
@@ -102,6 +115,10 @@ class Bernoulli(Likelihood):
         cross_entropy = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
         return _per_row(-cross_entropy)
 
+    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
+        """p (1 - p), of the probability p of yes."""
+        return torch.sigmoid(outputs) * torch.sigmoid(-outputs)
+
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Probabilities of no and yes, on the last axis."""
         logits = _drop_single_output(outputs)
@@ -134,15 +151,33 @@ class Gaussian(Likelihood):
         """Log density of a normal."""
         return _per_row(_normal_log_prob(outputs, self._std(outputs, leaves), targets))
 
+    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
+        """1 / s^2."""
+        return self._std(outputs, leaves).pow(-2).expand(outputs.shape)
+
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """A mixture of normals."""
-        stacked = {name: value.unsqueeze(1) for name, value in leaves.items()}
-        stds = self._std(outputs, stacked).expand(outputs.shape)
+        stds = self._member_std(outputs, leaves)
         return NormalPredictive(weights, _drop_single_output(outputs), _drop_single_output(stds))
+
+    @property
+    def reads_normals(self) -> bool:
+        """A normal around a normal mean is normal; a class derived from this one may read outputs otherwise."""
+        return type(self).predictive is Gaussian.predictive
+
+    def predictive_of_normals(self, means: Tensor, variances: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
+        """A mixture of normals with the variances v + s^2."""
+        stds = (variances + self._member_std(means, leaves).square()).sqrt()
+        parts = [_drop_single_output(part) for part in (means, stds, variances)]
+        return NormalPredictive(weights, *parts[:2], mean_variance=parts[2])
 
     def target_noise(self) -> float | None:
         """The fixed noise; nothing is known beforehand of a learned one."""
         return None if isinstance(self.noise, str) else self.noise
+
+    def _member_std(self, outputs: Tensor, leaves: Leaves) -> Tensor:
+        """The noise of each member, in the shape of the outputs `(member, row, ...)`."""
+        return self._std(outputs, {name: value.unsqueeze(1) for name, value in leaves.items()}).expand(outputs.shape)
 
     def _std(self, outputs: Tensor, leaves: Leaves) -> Tensor:
         return leaves["log_noise"].exp() if self.noise == "learned" else outputs.new_tensor(self.noise)
@@ -171,20 +206,15 @@ class Heteroscedastic(Likelihood):
             )
         return _shaped(targets, (*output_shape[:-1], output_shape[-1] // 2))
 
-    def information(self, outputs: Tensor) -> Tensor:
-        """The diagonal of E_y[ -d2 log p(y|f) / df2 ], in the shape of the outputs; all else is 0.
+    def _information(self, outputs: Tensor, about_mean: float, about_variance: float) -> Tensor:
+        """a / v about a mean and b / (2 v^2) about its variance v, times (dv / df)^2 for the head.
 
-        a / v about a mean and b / (2 v^2) about its variance v, times (dv / df)^2 for the head.
+        a and b are what the distribution tells of its mean and of its variance, as shares of what a normal tells.
         """
-        about_mean, about_variance = self._information()
         raw = outputs.chunk(2, dim=-1)[1]
         variances = self._heads(outputs)[1].square()
         slopes = self.stretch**2 * torch.sigmoid(raw)
         return torch.cat([about_mean / variances, about_variance / 2 * (slopes / variances).square()], dim=-1)
-
-    @abstractmethod
-    def _information(self) -> tuple[float, float]:
-        """What the distribution tells of its mean and of its variance, as shares of what a normal tells: a, b."""
 
     def _heads(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         means, raw = outputs.chunk(2, dim=-1)
@@ -207,8 +237,9 @@ class HeteroscedasticGaussian(Heteroscedastic):
         means, stds = self._heads(outputs)
         return NormalPredictive(weights, _drop_single_output(means), _drop_single_output(stds))
 
-    def _information(self) -> tuple[float, float]:
-        return 1.0, 1.0
+    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
+        """That of a normal."""
+        return self._information(outputs, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -236,9 +267,10 @@ class HeteroscedasticStudent(Heteroscedastic):
         means, stds = self._heads(outputs)
         return StudentPredictive(weights, _drop_single_output(means), _drop_single_output(stds), self.degrees)
 
-    def _information(self) -> tuple[float, float]:
+    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
+        """Less about the variance than a normal tells, more about the mean."""
         n = self.degrees
-        return n * (n + 1) / ((n - 2) * (n + 3)), n / (n + 3)
+        return self._information(outputs, n * (n + 1) / ((n - 2) * (n + 3)), n / (n + 3))
 
 
 @dataclass(frozen=True)
@@ -259,6 +291,10 @@ class Poisson(Likelihood):
         """Log probability of the counts."""
         counts = targets.to(outputs.dtype)
         return _per_row(counts * outputs - outputs.exp() - torch.lgamma(counts + 1))
+
+    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
+        """The rate."""
+        return outputs.exp()
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """A mixture of Poisson distributions."""

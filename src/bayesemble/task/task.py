@@ -366,6 +366,11 @@ class BoundTask(Task):
         """Read the outputs of all members `(member, row, ...)` as a predictive distribution."""
         return self.likelihood.predictive(outputs, self.likelihood_leaves(members.params), members.weights)
 
+    def predictive_of_normals(self, means: Tensor, variances: Tensor, members: Members) -> Predictive:
+        """Read outputs that are normal around each member, with means and variances `(member, row, ...)`."""
+        leaves = self.likelihood_leaves(members.params)
+        return self.likelihood.predictive_of_normals(means, variances, leaves, members.weights)
+
     @staticmethod
     def likelihood_leaves(params: Leaves) -> Leaves:
         """The leaves that belong to the likelihood, not the network, by their own names."""

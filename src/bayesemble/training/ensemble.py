@@ -101,7 +101,7 @@ class Ensemble:
 
         Args:
             inputs: Arrays or tensors, rows first; a tuple or dict of them; or `PerMember(inputs)`.
-            num_draws: How many networks to draw; None lets the method say.
+            num_draws: How many networks to draw; None lets the method say, which may need none.
             batch_size: Rows at a time.
             keep_members: If False, forget the members' own outputs batch by batch: for very large data.
             seed: Seed of the draws.

@@ -35,22 +35,45 @@ class Predictor:
                 "networks that are drawn share their data; for data of one member use ensemble.keep([i]).predict(x)"
             )
         inputs = self._moved(inputs)
-        outputs: list[Tensor] = []
-        parts: list[Members] = []
         try:
-            with thread_count(self._best_executor):
-                for members in self.networks:
-                    begin, count = sum(part.num_members for part in parts), members.num_members
-                    random = self.networks.dropout_seeds(number, begin, count)
-                    found = self._best_executor.outputs(self._member_outputs, members, inputs, per_member, random)
-                    outputs.append(_at_least_single(found.cpu()))
-                    parts.append(_without_network(members))
+            with thread_count(self.executor):
+                return self._in_closed_form(inputs) or self._by_networks(inputs, per_member, number)
         except BayesembleError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
             shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
             raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+
+    def _in_closed_form(self, inputs: Inputs) -> Predictive | None:
+        """The prediction without networks being drawn, if none were asked for, the method and the likelihood can."""
+        networks = self.networks
+        if networks.num is not None or not networks.sampled or not self.task.likelihood.reads_normals:
+            return None
+        found = networks.method.normal_outputs(networks.state, self.task, inputs)
+        if found is None:
+            return None
+        means, variances = (_at_least_single(part.cpu()) for part in found)
+        return self.task.predictive_of_normals(means, variances, _without_network(networks.state.members))
+
+    def _by_networks(self, inputs: Inputs, per_member: bool, number: int) -> Predictive:
+        outputs: list[Tensor] = []
+        parts: list[Members] = []
+        for members in self.networks:
+            begin = sum(part.num_members for part in parts)
+            numbers = range(begin, begin + members.num_members)
+            found = self._at_once(members, numbers, inputs)
+            if found is None:
+                random = self.networks.dropout_seeds(number, begin, len(numbers))
+                found = self._best_executor.outputs(self._member_outputs, members, inputs, per_member, random)
+            outputs.append(_at_least_single(found.cpu()))
+            parts.append(_without_network(members))
         return self.task.predictive(torch.cat(outputs), Members.concat(parts))
+
+    def _at_once(self, members: Members, numbers: range, inputs: Inputs) -> Tensor | None:
+        """Outputs of drawn networks, if the method has a quicker way than to run each."""
+        if not self.networks.sampled:
+            return None
+        return self.networks.method.outputs_at_once(self.networks.state, self.task, members, numbers, inputs)
 
     @cached_property
     def _best_executor(self) -> Executor:

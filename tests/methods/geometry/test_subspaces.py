@@ -35,8 +35,8 @@ def test_random_directions_stand_at_right_angles_and_have_their_length(generator
 
 
 def test_gradients_are_pulled_back_as_autograd_does(generator):
-    centre = {"a": normal(generator, 2, 3), "b": normal(generator, 2, 2, 2)}
-    basis = {"a": normal(generator, 2, 4, 3), "b": normal(generator, 2, 4, 2, 2)}
+    centre = {"a": normal(generator, 2, 3), "b": normal(generator, 2, 2, 2), "without axes": normal(generator, 2)}
+    basis = {name: normal(generator, 2, 4, *leaf.shape[1:]) for name, leaf in centre.items()}
     z = normal(generator, 2, 4).requires_grad_()
     weights = subspaces.weights_at(centre, basis, z)
     value = sum((leaf**3).sum() for leaf in weights.values())

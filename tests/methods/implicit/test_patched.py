@@ -9,7 +9,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.methods import make_method
 from bayesemble.methods.implicit.patches import COMPONENT_PREFIX
-from helpers import all_leaves, largest_difference, norm_convnet, norm_mlp, quick_fit, small_mlp, table
+from helpers import all_leaves, largest_difference, norm_convnet, norm_mlp, quick_fit, small_mlp, table, tempered_mlp
 
 FAMILY = [be.EMP, be.ECMP, be.Explicit, be.Dropout, be.DropConnect]
 
@@ -24,6 +24,29 @@ def trained_network(model=norm_mlp) -> nn.Module:
 
 
 # --- the family ---
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mixing": "learned", "training_draws": 2},
+        {"select": "all", "assignment": "element", "sigma": 0.1},
+        {"select": "all", "assignment": "network"},
+        {"select": "all", "assignment": "unit", "rate": 0.2},
+    ],
+)
+def test_a_leaf_without_axes_has_components_like_any_other(settings):
+    ensemble = quick_fit(task(tempered_mlp), table(), be.EMP(components=3, **settings))
+    drawn = ensemble.draw(40).params["1.temperature"]
+    values = drawn.unique()
+    if settings.get("assignment") == "unit":  # no unit enters it
+        assert drawn.shape == ()
+    elif "sigma" in settings:
+        assert len(values) == 40
+    else:
+        components = ensemble.state.slots["components"][COMPONENT_PREFIX + "1.temperature"].flatten()
+        assert len(values) == 3
+        assert all((values == component).any() for component in components)
 
 
 @pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit])

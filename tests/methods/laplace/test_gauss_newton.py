@@ -9,7 +9,7 @@ from bayesemble.core.errors import ModelError
 from bayesemble.methods.laplace import gauss_newton
 from bayesemble.methods.laplace.gauss_newton import Network, linearised, output_roots, twice_backward
 from bayesemble.methods.laplace.gaussian_blocks import Layout
-from helpers import norm_mlp, one_network, table
+from helpers import norm_mlp, one_network, table, tempered_mlp
 
 
 def flat_layout(one: Network) -> Layout:
@@ -89,9 +89,32 @@ def test_whole_and_diagonal_against_the_formula(names, monkeypatch):
     expected = torch.einsum("nop,nok,nqk,nqr->pr", jacobians, roots, roots, jacobians)
     parts = [(x[:7], y[:7]), (x[7:], y[7:])]
     for budget in (1 << 27, 1 << 12, 1):  # all rows at once, a few, one row and one column
-        monkeypatch.setattr(gauss_newton, "_BUDGET", budget)
+        monkeypatch.setattr(gauss_newton, "BUDGET", budget)
         torch.testing.assert_close(gauss_newton.whole(one, parts, flat_layout(one)).right, expected, rtol=0, atol=1e-10)
         torch.testing.assert_close(gauss_newton.diagonal(one, parts, flat_layout(one)).right, expected.diagonal())
+
+
+def test_a_leaf_without_axes_has_its_curvature():
+    x, y = table()
+    one = one_network(lambda: tempered_mlp().double(), x=x.double())
+    slopes = torch.func.jacrev(lambda chosen: one.outputs(x.double(), chosen))(one.chosen)
+    jacobians = torch.cat([slopes[name].reshape(len(x), 2, -1) for name in one.names], dim=2)
+    roots = output_roots(one.task, one.outputs(x.double()), y, one.params)
+    expected = torch.einsum("nop,nok,nqk,nqr->pr", jacobians, roots, roots, jacobians)
+    torch.testing.assert_close(gauss_newton.whole(one, [(x.double(), y)], flat_layout(one)).right, expected)
+    torch.testing.assert_close(
+        gauss_newton.diagonal(one, [(x.double(), y)], flat_layout(one)).right, expected.diagonal()
+    )
+
+
+def test_jacobians_come_a_few_rows_at_a_time(monkeypatch):
+    one, x = one_network(), table()[0].double()
+    monkeypatch.setattr(gauss_newton, "BUDGET", 1 << 12)
+    parts = list(gauss_newton.jacobians(one, x))
+    assert len(parts) > 1
+    found = torch.cat([torch.cat([slopes[name].flatten(2) for name in one.names], dim=2) for _, slopes in parts])
+    torch.testing.assert_close(found, jacobian(one, x))
+    assert torch.equal(torch.cat([outputs for outputs, _ in parts]), one.outputs(x))
 
 
 class Recurrent(nn.Module):

@@ -15,7 +15,9 @@ from bayesemble.methods.laplace.gaussian_blocks import (
     layouts,
     log_evidence,
     memory,
+    pivots,
     spectrum,
+    variance,
 )
 from helpers import norm_mlp, small_mlp
 
@@ -31,6 +33,31 @@ def test_layouts_and_their_splitting():
     parts = second.split(matrix, shapes)
     assert torch.equal(parts["2.weight"], matrix[:, :8])
     assert torch.equal(parts["2.bias"], matrix[:, 8])
+
+
+def test_pivots_are_the_spectrum_for_the_prior_as_it_is():
+    """The same covariance and evidence; a curvature that swallows the prior is decomposed all the same."""
+    shapes, precisions = {"weight": (1, 3), "bias": (1,)}, {"weight": 2.0, "bias": 0.5}
+    right = torch.randn(4, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for size in (1.0, 1e20):
+        block = Block(Layout(("weight", "bias"), 1), None, size * right @ right.T)
+        one, other = pivots(block, shapes, precisions), spectrum(block, shapes, precisions)
+        roots = [(found.factors(1.0, 0.5)["std"] * found.right) for found in (one, other)]
+        torch.testing.assert_close(roots[0] @ roots[0].T, roots[1] @ roots[1].T)
+        assert log_evidence(0, one.values, 1, 1) == pytest.approx(log_evidence(0, other.values, 1, 1))
+
+
+@pytest.mark.parametrize("kind", ["full", "kron", "diag"])
+def test_the_variance_of_a_sum_is_that_of_the_deviations(kind):
+    generator = torch.Generator().manual_seed(0)
+    rows, columns = (3, 2) if kind == "kron" else (1, 6)
+    sizes = {"std": (rows, columns), "right": (columns, columns), "left": (rows, rows)}
+    kept = {"full": ("std", "right"), "kron": ("std", "right", "left"), "diag": ("std",)}[kind]
+    factors = {name: torch.randn(sizes[name], generator=generator).double() for name in kept}
+    slopes = torch.randn(4, rows, columns, generator=generator).double()
+    unit = torch.eye(6).double().reshape(6, rows, columns)
+    root = torch.stack([(slopes * deviation(factors, one)).sum((1, 2)) for one in unit], dim=1)
+    torch.testing.assert_close(variance(factors, slopes), root.square().sum(1))
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])

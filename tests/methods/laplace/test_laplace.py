@@ -86,8 +86,9 @@ def test_a_mixture_is_its_parts_side_by_side():
     assert all(torch.equal(drawn[number], center[number % 3]) for number in range(7))
     first = mixture.keep([1]).state.slots[SLOT]
     assert torch.equal(first["std.0"][0], mixture.state.slots[SLOT]["std.0"][1])
-    weights = mixture.reweight([0.5, 0.5, 0]).draw(6).weights
-    torch.testing.assert_close(weights, torch.tensor([1, 1, 0, 1, 1, 0], dtype=torch.float64) / 4)
+    drawn = mixture.reweight([0.75, 0.25, 0]).draw(6)  # from the two that weigh anything
+    assert all(torch.equal(drawn.params["0.weight"][number], center[number % 2]) for number in range(6))
+    torch.testing.assert_close(drawn.weights, torch.tensor([3, 1, 3, 1, 3, 1], dtype=torch.float64) / 12)
 
 
 # --- the linear network ---
@@ -138,6 +139,121 @@ def test_for_the_last_layer_linear_and_sampled_networks_are_the_same():
     sampled = quick_fit(task(), table(), Laplace(predict="samples"))
     torch.testing.assert_close(outputs(ensemble, x), outputs(sampled, x), rtol=0, atol=1e-5)
     torch.testing.assert_close(sampled.predict(x).probs, outputs(ensemble, x).softmax(2).mean(0), rtol=0, atol=1e-5)
+
+
+class Packed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.LSTM(4, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.head(self.body(packed)[1][0][-1])
+
+
+@pytest.mark.parametrize("num_members", [1, 2])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_network_without_derivatives_of_a_kind_is_run_for_its_features(structure, num_members):
+    """Sequences of different lengths, packed: neither vmap nor forward mode can run them."""
+    x, y = table()
+    x, lengths = x.unsqueeze(1).expand(-1, 3, -1).contiguous(), torch.arange(len(x)) % 3 + 1
+    method = Laplace(structure=structure, num_members=num_members)
+    ensemble = quick_fit(task(Packed), ((x, lengths), y), method)
+    drawn = ensemble.draw(5)
+    plain = be.Loop().outputs(_plain(ensemble), drawn, (x, lengths), False)
+    found = ensemble.predict((x, lengths), num_draws=5).member_probs
+    torch.testing.assert_close(found, plain.softmax(-1), rtol=0, atol=1e-5)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.head(x) * scale
+
+
+@pytest.mark.parametrize("likelihood", [be.Gaussian(), be.Poisson()])
+@pytest.mark.parametrize("odd", ["no row", "a later batch", "in prediction"])
+def test_rows_whose_features_do_not_tell_their_outputs_are_run_through_the_network(likelihood, odd):
+    """Scaled by 1, outputs are those of the head, by another number they are not; nothing may depend on the way."""
+    x, y = table()
+    scale, ahead = torch.ones(48, 1), torch.ones(48, 1)
+    if odd == "a later batch":
+        scale[-5:] = 3
+    elif odd == "in prediction":
+        ahead[7:] = 3
+    targets = y[:, None].expand(-1, 2).float()
+    ensemble = quick_fit(task(Scaled, likelihood=likelihood), ((x, scale), targets), Laplace())
+    drawn = ensemble.draw(5)
+    plain = be.Loop().outputs(_plain(ensemble), drawn, (x, ahead), False)
+    found = ensemble.predict((x, ahead), num_draws=5).member_mean
+    torch.testing.assert_close(found, plain.exp() if isinstance(likelihood, be.Poisson) else plain)
+    if isinstance(likelihood, be.Gaussian):
+        design = torch.cat([x, torch.ones(48, 1)], 1).double()
+        curvature = (design * scale).T @ (design * scale)
+        scales = torch.tensor([ensemble.task.scales["head.weight"]] * 4 + [ensemble.task.scales["head.bias"]])
+        covariance = (curvature + torch.diag(scales.double() ** -2)).inverse()
+        expected = (ahead.double() * design @ covariance * design * ahead).sum(1).float()
+        torch.testing.assert_close(ensemble.predict((x, ahead)).epistemic[:, 0], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_prediction_runs_the_body_once_for_each_member_and_batch():
+    rows, body = [], small_mlp
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = body()
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows.append(len(x))
+            return self.net(x)
+
+    ensemble = quick_fit(task(Counted), table(), Laplace(num_members=2))
+    rows.clear()
+    ensemble.predict(table()[0], num_draws=50)
+    assert rows.count(48) == 2
+    assert sum(rows) < 2 * 60
+
+
+# --- normal outputs ---
+
+
+@pytest.mark.parametrize("select", ["output", "all"])
+@pytest.mark.parametrize("structure", STRUCTURES)
+@pytest.mark.parametrize("noise", [0.5, "learned"])
+def test_a_normal_prediction_is_the_limit_of_many_draws(select, structure, noise):
+    """Mean, epistemic and aleatoric variance of a mixture of two, against draws within their standard errors."""
+    x, y = table()
+    targets = torch.stack([x[:, 0], x[:, 1] * y], dim=1).double()
+    method = Laplace(num_members=2, select=select, structure=structure)
+    ensemble = quick_fit(task(smooth_mlp, likelihood=be.Gaussian(noise)), (x.double(), targets), method)
+    ensemble, num = ensemble.reweight([0.3, 0.7]), 1000
+    few = x[:4].double()
+    exact, drawn = ensemble.predict(few), ensemble.predict(few, num_draws=num)
+    assert (exact.num_members, drawn.num_members) == (2, num)
+    torch.testing.assert_close(exact.weights, torch.tensor([0.3, 0.7], dtype=torch.float64))
+    errors = 5 * (exact.epistemic / num * 2).sqrt()  # the weights of draws differ, so a few more are needed
+    assert ((exact.mean - drawn.mean).abs() < errors).all()
+    for member in range(2):
+        own = drawn.member_mean[member::2]
+        assert (own.var(0) / exact.mean_variance[member] - 1).abs().max() < 5 * (4 / num) ** 0.5
+        assert ((own.mean(0) - exact.means[member]).abs() < 5 * (2 * exact.mean_variance[member] / num).sqrt()).all()
+    between = (exact.means - exact.mean).square()
+    expected = torch.tensordot(exact.weights, between + exact.mean_variance, dims=1)
+    torch.testing.assert_close(exact.epistemic, expected)
+    torch.testing.assert_close(exact.aleatoric, drawn.aleatoric, rtol=1e-4 if noise == "learned" else 1e-9, atol=1e-9)
+    torch.testing.assert_close(exact.variance, exact.aleatoric + exact.epistemic)
+
+
+def test_samples_and_other_likelihoods_are_drawn():
+    x, y = table()
+    for likelihood, settings in ((be.Gaussian(), {"predict": "samples"}), (be.Poisson(), {})):
+        model = partial(_regressor, 1)
+        ensemble = quick_fit(task(model, likelihood=likelihood), (x, y.float()), Laplace(draws=7, **settings))
+        assert ensemble.predict(x).num_members == 7
 
 
 # --- all kinds of tasks ---
@@ -216,10 +332,11 @@ def test_many_outputs_do_not_ask_for_much_memory(monkeypatch):
         return found
 
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr("bayesemble.methods.laplace.gauss_newton._BUDGET", 1 << 20)
+    monkeypatch.setattr("bayesemble.methods.laplace.gauss_newton.BUDGET", 1 << 20)
     monkeypatch.setattr(torch, "cat", watched)
     model = partial(nn.Linear, 16, 200)
-    quick_fit(task(model), (x, torch.arange(8)), Laplace(structure="diag"), epochs=1)
+    for own in (model, lambda: nn.Sequential(model(), nn.Tanh())):
+        quick_fit(task(own), (x, torch.arange(8)), Laplace(structure="diag"), epochs=1)
     assert max(sizes) <= (1 << 20) // 8
 
 
@@ -317,10 +434,23 @@ def test_what_does_not_fit_into_memory_is_refused_before_training(monkeypatch):
         method.init(task().bind(48, table()[0]), 0)
 
 
+def test_the_whole_covariance_of_a_thousand_classes_is_refused_before_training(monkeypatch):
+    """Memory or not: its decomposition would take an hour. What fits is named, and works."""
+    monkeypatch.setattr(laplace, "available_memory", lambda: 1e12)
+    x, many = torch.randn(64, 4, generator=torch.Generator().manual_seed(0)), partial(nn.Linear, 4, 3000)
+    data = (x, torch.arange(64))
+    with pytest.raises(SettingError, match=r"15000 selected numbers.*at most; structure='kron' needs .*'diag' needs"):
+        quick_fit(task(many), data, Laplace())
+    assert (
+        quick_fit(task(partial(nn.Linear, 4, 1000)), data, Laplace(structure="kron")).predict(x).probs.isfinite().all()
+    )
+
+
 def test_without_the_package_kron_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "curvlinops", None)
     with pytest.raises(be.MissingExtraError, match="needs the package curvlinops-for-pytorch"):
-        quick_fit(task(), table(), Laplace(structure="kron"))
+        quick_fit(task(), table(), Laplace(select="all", structure="kron"))
+    quick_fit(task(), table(), Laplace(structure="kron"))  # an output layer has no need of it
 
 
 # --- another implementation ---

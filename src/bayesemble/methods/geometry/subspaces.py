@@ -65,7 +65,7 @@ def of_curve(points: Leaves) -> tuple[Leaves, Leaves]:
 
 def basis_products(basis: Leaves) -> Tensor:
     """P P^T of each member, `(member, dim, dim)`, summed leaf by leaf."""
-    flat = [leaf.flatten(2).double() for leaf in basis.values()]
+    flat = [leaf.reshape(*leaf.shape[:2], -1).double() for leaf in basis.values()]
     return torch.stack([torch.einsum("mrd,msd->mrs", leaf, leaf) for leaf in flat]).sum(0)
 
 
@@ -78,8 +78,10 @@ def weights_at(centre: Leaves, basis: Leaves, coordinates: Tensor) -> Leaves:
 
 def pulled_back(slopes: Leaves, basis: Leaves) -> Tensor:
     """The gradient in the coordinates, `(member, dim)`, of a function whose gradient in the weights is known."""
-    parts = [torch.einsum("mrd,md->mr", basis[name].flatten(2), slope.flatten(1)) for name, slope in slopes.items()]
-    return torch.stack(parts).sum(0)
+    lines = [
+        (basis[name].reshape(*basis[name].shape[:2], -1), leaf.reshape(len(leaf), -1)) for name, leaf in slopes.items()
+    ]
+    return torch.stack([torch.einsum("mrd,md->mr", leaf, slope) for leaf, slope in lines]).sum(0)
 
 
 def elliptical_slice(

@@ -48,7 +48,8 @@ def keep_buffers(state: State, assigned: Leaves, networks: Members) -> None:
 
 def _which(assigned: Leaves) -> list[int]:
     """The component that each whole network was drawn from, if one assignment holds for all leaves."""
-    return next(iter(assigned.values())).flatten(1)[:, 0].tolist()
+    first = next(iter(assigned.values()))
+    return first.reshape(len(first), -1)[:, 0].tolist()
 
 
 def copy_trained(network: nn.Module, members: Members) -> None:

@@ -62,7 +62,7 @@ def _counts(logits: Leaves, patches: Patches, assigned: Leaves) -> Leaves:
     for name, patch in patches.items():
         if patch.is_own or patch.key not in seen:
             seen.add(patch.key)
-            numbers = assigned[name].flatten(1)
+            numbers = assigned[name].reshape(len(assigned[name]), -1)
             counts[patch.key] += torch.stack([(numbers == k).sum(1) for k in range(counts[patch.key].shape[1])], 1)
     return counts
 

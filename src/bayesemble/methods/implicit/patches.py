@@ -184,7 +184,7 @@ def spread(parts: list[Tensor], jitter: float, generators: list[torch.Generator]
     """
     if any(not torch.equal(part, parts[0]) for part in parts):
         return parts
-    size = parts[0].flatten(1).square().mean(1).sqrt()
+    size = parts[0].reshape(len(parts[0]), -1).square().mean(1).sqrt()
     size = torch.where(size > 0, size, 1.0).reshape(-1, *[1] * (parts[0].dim() - 1))
     noise = [torch.stack([torch.randn(p.shape[1:], generator=own) for own in generators]).to(p) for p in parts]
     return [part + jitter * size * one for part, one in zip(parts, noise, strict=True)]

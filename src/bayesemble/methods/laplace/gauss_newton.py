@@ -22,11 +22,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bayesemble.core.errors import ModelError
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.methods.laplace.gaussian_blocks import Block, Layout
-from bayesemble.task.likelihoods import Categorical, Heteroscedastic
+from bayesemble.task.likelihoods import Categorical
 from bayesemble.task.task import BoundTask
 
-_BUDGET = 1 << 27  # bytes of gradients of single rows at a time
-_WIDE = 8  # bytes of a number in double precision, in which sums over rows are kept
+BUDGET = 1 << 27  # bytes of gradients of single rows at a time
+WIDE = 8  # bytes of a number in double precision, in which sums over rows are kept
 
 Rows = Iterable[tuple[Inputs, Tensor]]
 """Inputs and targets, in batches."""
@@ -73,7 +73,8 @@ def linearised(network: Network, inputs: Inputs, away: Leaves) -> Tensor:
         except RuntimeError as error:
             raise ModelError(
                 f"{type(network.task.module).__name__} cannot be made linear in the selected leaves: "
-                f"{str(error).splitlines()[0]}; use predict='samples', or select leaves of later layers"
+                f"{str(error).splitlines()[0]}; use predict='samples', or select an output layer "
+                "whose numbers the network gives as they are"
             ) from error
 
 
@@ -98,16 +99,16 @@ def log_likelihood(network: Network, rows: Rows) -> tuple[float, int]:
 def output_roots(task: BoundTask, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
     """R `(row, output, column)` with R R' = E_y[ -d2 log p(y|f) / df2 ], the outputs of a row in one line.
 
-    For all likelihoods of the library the second derivative does not depend on y, but for those with a variance head,
-    whose expectation is known and diagonal.
+    A likelihood whose second derivative depends on y must know its information.
     """
     shape, flat = outputs.shape[1:], outputs.reshape(len(outputs), -1)
-    if isinstance(task.likelihood, Categorical) and len(shape) == 1:
+    if is_softmax(task) and len(shape) == 1:
         probs = F.softmax(flat, dim=-1)  # a root of diag(p) - p p' without a decomposition, for many classes
         return torch.diag_embed(probs.sqrt()) - probs.unsqueeze(2) * probs.sqrt().unsqueeze(1)
 
-    if isinstance(task.likelihood, Heteroscedastic):
-        return torch.diag_embed(task.likelihood.information(outputs).reshape(flat.shape).sqrt())
+    independent = closed_information(task, outputs, params)
+    if independent is not None:
+        return torch.diag_embed(independent.reshape(flat.shape).sqrt())
 
     def negative(row: Tensor, target: Tensor) -> Tensor:
         return -task.log_likelihood(row.reshape(1, *shape), target.unsqueeze(0), params)
@@ -115,6 +116,22 @@ def output_roots(task: BoundTask, outputs: Tensor, targets: Tensor, params: Leav
     second = vmap(jacrev(jacrev(negative)))
     values, vectors = torch.linalg.eigh(second(flat, targets))
     return vectors * values.clamp_min(0).sqrt().unsqueeze(1)
+
+
+def is_softmax(task: BoundTask) -> bool:
+    """Whether outputs are read as the logits of classes; a class derived from `Categorical` may read them otherwise."""
+    return type(task.likelihood).log_prob is Categorical.log_prob
+
+
+def closed_information(task: BoundTask, outputs: Tensor, params: Leaves) -> Tensor | None:
+    """E_y[ -d2 log p(y|f) / df2 ] in the shape of the outputs, if these are independent and the likelihood knows it.
+
+    What a likelihood says of its information holds for the `log_prob` beside it, not for that of a derived class.
+    """
+    mro = type(task.likelihood).__mro__
+    first = next(kind for kind in mro if {"information", "log_prob"} & vars(kind).keys())
+    known = "information" in vars(first)
+    return task.likelihood.information(outputs, task.likelihood_leaves(params)) if known else None
 
 
 def whole(network: Network, rows: Rows, layout: Layout) -> Block:
@@ -136,20 +153,39 @@ def diagonal(network: Network, rows: Rows, layout: Layout) -> Block:
 
 def _row_gradients(network: Network, rows: Rows, layout: Layout) -> Iterator[Tensor]:
     """J_n' R_n for each row n, `(row and column of R, number)`: as many at a time as memory takes."""
-    each = _WIDE * sum(leaf.numel() for leaf in network.chosen.values())
+    each = WIDE * sum(leaf.numel() for leaf in network.chosen.values())
     for inputs, targets in rows:
         with torch.no_grad():
             outputs = network.outputs(inputs)
         width = outputs[0].numel()
-        at_once = max(_BUDGET // (width * (each + _WIDE * width)), 1)
+        at_once = max(BUDGET // (width * (each + WIDE * width)), 1)
         for start in range(0, len(outputs), at_once):
             part = slice(start, start + at_once)
             roots = output_roots(network.task, outputs[part], targets[part], network.params)
             own = map_tensors(lambda leaf, part=part: leaf[part], inputs)  # type: ignore[misc]
-            for columns in roots.split(max(_BUDGET // each, 1), dim=2):
+            for columns in roots.split(max(BUDGET // each, 1), dim=2):
                 found = _pulled_back(network, own, columns)
-                joined = torch.cat([found[name].flatten(2) for name in layout.names], dim=2)
+                joined = torch.cat([_in_lines(found[name]) for name in layout.names], dim=2)
                 yield joined.flatten(0, 1).cpu().double()
+
+
+def _in_lines(leaf: Tensor) -> Tensor:
+    """`(row, column, ...)` with the numbers of the leaf, which may have no axes, on one axis."""
+    return leaf.reshape(*leaf.shape[:2], -1)
+
+
+def jacobians(network: Network, inputs: Inputs) -> Iterator[tuple[Tensor, Leaves]]:
+    """Outputs `(row, ...)` and their slopes in the chosen leaves, `(row, output, ...)`, for some rows at a time."""
+    with torch.no_grad():
+        outputs = network.outputs(inputs)
+    width = outputs[0].numel()
+    numbers = sum(leaf.numel() for leaf in network.chosen.values())
+    at_once = max(BUDGET // (width * outputs.element_size() * (numbers + width)), 1)
+    for start in range(0, len(outputs), at_once):
+        part = slice(start, start + at_once)
+        own = map_tensors(lambda leaf, part=part: leaf[part], inputs)  # type: ignore[misc]
+        unit = torch.eye(width, dtype=outputs.dtype, device=outputs.device).expand(len(outputs[part]), width, width)
+        yield outputs[part], _pulled_back(network, own, unit)
 
 
 def _pulled_back(network: Network, inputs: Inputs, columns: Tensor) -> Leaves:

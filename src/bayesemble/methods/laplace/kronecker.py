@@ -1,6 +1,7 @@
 """The generalised Gauss-Newton matrix as a Kronecker product for each layer: of what leaves it and of what enters it.
 
-The products are those of the package curvlinops-for-pytorch, an extra; they are exact for the last layer under a
+The products are those of the package curvlinops-for-pytorch, an extra, which an output layer whose features tell its
+curvature has no need of; they are exact for the last layer under a
 likelihood whose curvature is the same at all rows, such as a normal with fixed noise, and otherwise an approximation.
 
 Reference: Eschenhagen et al. (2023), "Kronecker-factored approximate curvature for modern neural network

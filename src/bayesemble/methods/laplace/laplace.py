@@ -10,7 +10,9 @@ up to a constant
 
 at w_m as it is. It has one maximum, where d |w_m|^2 = sum_i h_i / (h_i + d), the number of parameters that the data
 determine. By default outputs are those of the network made linear around w_m, f(x; w_m) + J(x) (w - w_m), the model
-that the GGN is the exact curvature of; they are the same if the outputs are linear in the selected leaves.
+that the GGN is the exact curvature of; they are the same if the outputs are linear in the selected leaves. Of an output
+layer, all is known from the features that enter it. The outputs of the linear network are normal with the covariance
+J S J', which a normal likelihood reads without draws.
 
 References: MacKay (1992), "A practical Bayesian framework for backpropagation networks"; Daxberger et al. (2021),
 "Laplace redux"; Immer et al. (2021), "Improving predictions of Bayesian neural nets via local linearization";
@@ -19,6 +21,7 @@ Eschenhagen et al. (2021), "Mixtures of Laplace approximations for improved post
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,7 +38,7 @@ from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, map_tensors
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod, in_turn
-from bayesemble.methods.laplace import gauss_newton
+from bayesemble.methods.laplace import by_features, gauss_newton
 from bayesemble.methods.laplace.gauss_newton import Network, Rows
 from bayesemble.methods.laplace.gaussian_blocks import (
     STRUCTURES,
@@ -46,16 +49,22 @@ from bayesemble.methods.laplace.gaussian_blocks import (
     layouts,
     log_evidence,
     memory,
+    pivots,
     spectrum,
+    variance,
 )
 from bayesemble.methods.laplace.kronecker import kronecker, operator
+from bayesemble.methods.laplace.output_layer import features_of
 from bayesemble.task.priors import NormalPrior, Shapes
 from bayesemble.task.select import Wish
 from bayesemble.task.task import OF_METHOD, BoundTask
 
+logger = logging.getLogger("bayesemble")
+
 SLOT = "laplace"
 _CENTER = OF_METHOD + "center."  # among the buffers of a draw: the leaf of the member that it is around
 _MEMORY_SHARE = 0.5  # of what is free, for the curvature
+_MOST_WHOLE = 10_000  # selected numbers whose whole covariance is worked out: a minute on one core
 _POSITION = "position."  # in front of a leaf: its block, and its position there
 
 
@@ -76,7 +85,7 @@ class Laplace(GradientMethod):
         "precision of the prior: that of the task, or chosen by marginal_likelihood",
         choices=("task", "marginal_likelihood"),
     )
-    draws: int = setting(30, "networks drawn for a prediction, unless told otherwise", least=1)
+    draws: int = setting(30, "networks drawn for a prediction that has no closed form, unless told otherwise", least=1)
 
     independent = True
     drawn_slots = (SLOT,)
@@ -88,10 +97,13 @@ class Laplace(GradientMethod):
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, after checking that their Gaussians can be made."""
         names, _ = self._plan(task)
-        if self.predict == "glm" and task.example is not None:
-            network = Network(task, *task.new_member(seed=0), tuple(names))
-            with torch.no_grad():
-                gauss_newton.linearised(network, map_tensors(lambda leaf: leaf[:2], task.example), network.chosen)
+        network = Network(task, *task.new_member(seed=0), tuple(names))
+        if task.example is not None and features_of(network, task.example) is None:
+            if self.structure == "kron":
+                operator()
+            if self.predict == "glm":
+                with torch.no_grad():
+                    gauss_newton.linearised(network, map_tensors(lambda leaf: leaf[:2], task.example), network.chosen)
         return super().init(task, seed)
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
@@ -148,6 +160,37 @@ class Laplace(GradientMethod):
         away = {name: params[name] - center[name] for name in names}
         return gauss_newton.linearised(Network(task, params | center, buffers, tuple(names)), inputs, away)
 
+    def outputs_at_once(
+        self, state: State, task: BoundTask, drawn: Members, numbers: range, inputs: Inputs
+    ) -> Tensor | None:
+        """Outputs of draws of an output layer, `(draw, row, ...)`: the rest of a network is run once for all of them.
+
+        They are linear in such a layer, so that those of the linear network and of the network itself are the same.
+        """
+        names = [name for layout in _layouts(state.slots[SLOT]) for name in layout.names]
+        members = state.members.split()
+        found: dict[int, Tensor] = {}
+        for index, (params, buffers) in enumerate(members):
+            own = [place for place, number in enumerate(numbers) if number % len(members) == index]
+            seen = features_of(Network(task, params, buffers, tuple(names)), inputs) if own else None
+            if own and seen is None:
+                return None
+            if seen is not None:
+                away = {name: drawn.params[name][own] - params[name] for name in names}
+                found |= dict(zip(own, by_features.drawn_outputs(seen, away), strict=True))
+        return torch.stack([found[place] for place in range(len(numbers))])
+
+    def normal_outputs(self, state: State, task: BoundTask, inputs: Inputs) -> tuple[Tensor, Tensor] | None:
+        """The law of the outputs of the linear network: the means f(x; w_m) and the variances J S J'."""
+        if self.predict == "samples":
+            return None
+        found = []
+        for index, (params, buffers) in enumerate(state.members.split()):
+            slot = {name: leaf[index] for name, leaf in state.slots[SLOT].items()}
+            found.append(_normal_outputs(task, params, buffers, slot, inputs))
+        means, variances = zip(*found, strict=True)
+        return torch.stack(means), torch.stack(variances)
+
     def _plan(self, task: BoundTask) -> tuple[list[str], list[Layout]]:
         """The selected leaves and how they are laid out; refuse what cannot be honoured, before anything is built."""
         if task.mixed:
@@ -160,10 +203,8 @@ class Laplace(GradientMethod):
         names = task.select(self.select)
         plan = layouts(self.structure, task.module, names)
         limit = _MEMORY_SHARE * available_memory()
-        if self._memory(self.structure, plan, task) > limit:
+        if self._memory(self.structure, plan, task) > limit or not _is_quick(self.structure, names, task):
             self._refuse(task, names, plan, limit)
-        if self.structure == "kron":
-            operator()
         return names, plan
 
     def _memory(self, structure: str, plan: list[Layout], task: BoundTask) -> int:
@@ -175,11 +216,17 @@ class Laplace(GradientMethod):
         for other in STRUCTURES:
             with suppress(SettingError):  # not every layer has a Kronecker product
                 needs[other] = self._memory(other, layouts(other, task.module, names), task)
-        fitting = [f"structure={other!r} needs {_gigabytes(need)}" for other, need in needs.items() if need <= limit]
+        fitting = [
+            f"structure={other!r} needs {_gigabytes(need)}"
+            for other, need in needs.items()
+            if need <= limit and _is_quick(other, names, task)
+        ]
         count, need = sum(math.prod(task.shapes[name]) for name in names), self._memory(self.structure, plan, task)
+        needed = f"needs {_gigabytes(need)} of memory, but {_gigabytes(limit)}, half of what is free, can be had"
+        if need <= limit:
+            needed = f"takes a time that grows with the cube of their number, and is for {_MOST_WHOLE} at most"
         raise SettingError(
-            f"structure={self.structure!r} of {count} selected numbers in {self.num_members} members needs "
-            f"{_gigabytes(need)} of memory, but {_gigabytes(limit)}, half of what is free, can be had; "
+            f"structure={self.structure!r} of {count} selected numbers in {self.num_members} members {needed}; "
             f"{' and '.join(fitting) or 'select fewer leaves'}"
         )
 
@@ -194,7 +241,10 @@ class Laplace(GradientMethod):
         counted = task.data_factor * task.temperature / num_rows  # what a row stands for
         precisions = {name: task.scales[name] ** -2.0 if from_task else 1.0 for name in network.names}
         blocks = self._blocks(network, rows, plan, num_rows)
-        found = [spectrum(block._replace(right=counted * block.right), task.shapes, precisions) for block in blocks]
+        decompose = pivots if from_task and self.structure == "full" else spectrum
+        found = [
+            decompose(block._replace(right=block.right.mul_(counted)), task.shapes, precisions) for block in blocks
+        ]
         values = torch.cat([one.values.flatten() for one in found])
         size = sum(precisions[name] * float(leaf.double().square().sum()) for name, leaf in network.chosen.items())
         scale = 1.0 if from_task else best_scale(values, size)
@@ -208,9 +258,18 @@ class Laplace(GradientMethod):
         return slot
 
     def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: int) -> list[Block]:
+        found = by_features.blocks(network, rows(), self.structure, plan)
+        if found is not None:
+            return found
+        logger.info("the curvature of %s is taken row by row through the whole network", ", ".join(network.names))
         if self.structure == "kron":
             return kronecker(network, rows, plan, num_rows)
         return [(gauss_newton.whole if self.structure == "full" else gauss_newton.diagonal)(network, rows(), plan[0])]
+
+
+def _is_quick(structure: str, names: list[str], task: BoundTask) -> bool:
+    """Whether a whole matrix over the leaves is decomposed within minutes."""
+    return structure != "full" or sum(math.prod(task.shapes[name]) for name in names) <= _MOST_WHOLE
 
 
 def _layouts(slot: Leaves) -> list[Layout]:
@@ -225,11 +284,33 @@ def _layouts(slot: Leaves) -> list[Layout]:
     return found
 
 
+def _factors(slot: Leaves, number: int) -> Leaves:
+    """What draws of a block are made of."""
+    return {key: slot[f"{key}.{number}"] for key in ("std", "left", "right") if f"{key}.{number}" in slot}
+
+
+def _normal_outputs(
+    task: BoundTask, params: Leaves, buffers: Leaves, slot: Leaves, inputs: Inputs
+) -> tuple[Tensor, Tensor]:
+    """Means and variances `(row, ...)` of the outputs of the network made linear around one member."""
+    plan = _layouts({name: leaf.unsqueeze(0) for name, leaf in slot.items()})
+    network = Network(task, params, buffers, tuple(name for layout in plan for name in layout.names))
+    seen = features_of(network, inputs)
+    if seen is not None:
+        return seen.outputs, by_features.variances(seen, plan[0], _factors(slot, 0))
+    parts = []
+    for outputs, slopes in gauss_newton.jacobians(network, inputs):
+        shares = [variance(_factors(slot, number), layout.join(slopes)) for number, layout in enumerate(plan)]
+        parts.append((outputs, torch.stack(shares).sum(0).reshape(outputs.shape)))
+    means, variances = zip(*parts, strict=True)
+    return torch.cat(means), torch.cat(variances)
+
+
 def _away(slot: Leaves, plan: list[Layout], shapes: Shapes, generator: torch.Generator) -> Leaves:
     """One draw of all selected leaves, minus their mean."""
     found: Leaves = {}
     for number, layout in enumerate(plan):
-        factors = {key: slot[f"{key}.{number}"] for key in ("std", "left", "right") if f"{key}.{number}" in slot}
+        factors = _factors(slot, number)
         std = factors["std"]
         noise = torch.randn(std.shape, generator=generator, dtype=std.dtype).to(std.device)
         found |= layout.split(deviation(factors, noise), shapes)
