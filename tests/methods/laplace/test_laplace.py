@@ -271,11 +271,12 @@ def test_samples_and_other_likelihoods_are_drawn():
     ],
 )
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_every_likelihood(likelihood, structure):
+@pytest.mark.parametrize("select", ["output", "all"])
+def test_every_likelihood(likelihood, structure, select):
     x, y = table()
     num = 2 if isinstance(likelihood, Heteroscedastic) else 1
     model = partial(_regressor, num)
-    method = Laplace(num_members=2, select="all", structure=structure, draws=5)
+    method = Laplace(num_members=2, select=select, structure=structure, draws=5)
     ensemble = quick_fit(task(model, likelihood=likelihood), (x, y.float()), method)
     assert ensemble.predict(x).log_prob(y.float()).isfinite().all()
     assert outputs(ensemble, x).isfinite().all()

@@ -65,16 +65,15 @@ def _samples(network: Network, seen: Features, targets: Tensor) -> Iterator[_Sam
     params = {name: leaf.cpu() for name, leaf in network.params.items()}
     independent = closed_information(network.task, seen.outputs, params)
     if independent is not None:
-        yield _folded(seen, independent)
+        yield _folded(seen, independent.double())
     elif is_softmax(network.task) and _one_position_each((seen.picked // seen.channels).reshape(seen.outputs.shape)):
-        probs = F.softmax(seen.outputs, dim=-1)
-        yield _folded(seen, probs, probs)
+        yield _folded(seen, F.softmax(seen.outputs, dim=-1), softmax=True)
     else:
         width = seen.picked.shape[1]
         each = WIDE * width * (width + seen.entering.shape[1] * seen.channels)
         for rows in torch.arange(len(targets)).split(max(gauss_newton.BUDGET // each, 1)):
             some = _rows_of(seen, rows)
-            roots = output_roots(network.task, some.outputs, targets[rows], params)
+            roots = output_roots(network.task, some.outputs, targets[rows], params).double()
             vectors = torch.stack([some.of_layer(column) for column in roots.unbind(2)], dim=1)
             yield _Samples(some.entering, torch.zeros_like(vectors[:, 0]), vectors, 1)
 
@@ -99,15 +98,15 @@ def _one_position_each(positions: Tensor) -> bool:
     return bool((positions == first).all() and (ordered.diff(dim=1) > 0).all())
 
 
-def _folded(seen: Features, diagonal: Tensor, minus: Tensor | None = None) -> _Samples:
-    """Positions as samples of their own, without those that no output comes from; `minus` is v, with the sign -1."""
+def _folded(seen: Features, diagonal: Tensor, softmax: bool = False) -> _Samples:
+    """Positions as samples of their own, without those that no output comes from; of a softmax, v = d and s = -1."""
     used = seen.of_layer(torch.ones_like(seen.outputs)).sum(2).flatten() > 0
 
     def at_positions(values: Tensor) -> Tensor:
         return values.flatten(0, 1)[used].unsqueeze(1)
 
     about = at_positions(seen.of_layer(diagonal))
-    vectors = about[:, :0] if minus is None else at_positions(seen.of_layer(minus))
+    vectors = about if softmax else about[:, :0]
     return _Samples(at_positions(seen.entering), about, vectors.unsqueeze(2), -1)
 
 

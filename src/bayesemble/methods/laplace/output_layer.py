@@ -62,8 +62,8 @@ def features_of(network: Network, inputs: Inputs) -> Features | None:
     layer = _layer(network)
     if layer is None:
         return None
-    few = map_tensors(lambda leaf: leaf[:2], inputs)
-    call, picked = _call(network, layer, inputs), _picked(network, layer, few)
+    picked = _picked(network, layer, map_tensors(lambda leaf: leaf[:2], inputs))
+    call = _call(network, layer, inputs) if picked is not None else None
     if call is None or picked is None:
         return None
     picked = picked[:1].expand(len(call.outputs), -1)
