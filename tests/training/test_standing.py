@@ -3,13 +3,21 @@ import math
 from dataclasses import fields
 
 import pytest
+import torch
 
-from bayesemble.training.standing import Standing
+from bayesemble.training.standing import Standing, told_by_step
 
 
 @pytest.mark.parametrize(
     "standing",
-    [Standing(0, 3, None), Standing(4, 9, 16, best_loss=-0.25, best_epoch=3, stopped=True, finished=True)],
+    [
+        Standing(0, 3, None),
+        Standing(4, 9, 16, best_loss=-0.25, best_epoch=3, stopped=True, finished=True),
+        Standing(
+            4, 9, 16, step=2, seconds=0.5, first_losses=[0.7, None], dropped=[{"member": 1, "epoch": 1, "step": 1}]
+        ),
+        Standing(4, 9, 16, changed=[{"epoch": 2, "setting": "clip", "from": None, "to": 1.0}]),
+    ],
     ids=repr,
 )
 def test_it_comes_back_from_json_as_it_was(standing):
@@ -40,3 +48,17 @@ def test_nothing_is_none():
 def test_training_is_over_after_its_last_epoch_or_when_it_was_stopped():
     standings = [Standing(2, 3, None), Standing(3, 3, None), Standing(2, 3, None, stopped=True)]
     assert [standing.trained for standing in standings] == [False, True, True]
+
+
+def test_it_says_where_it_is():
+    assert str(Standing(2, 3, None)) == "after epoch 2, of 3 epochs"
+    assert str(Standing(2, 3, None, step=5)) == "after step 5 of epoch 3, of 3 epochs"
+
+
+def test_what_steps_told_comes_back_step_by_step():
+    told = {"loss": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "acceptance": torch.tensor([[0.1], [0.2]])}
+    first, second = told_by_step(told, 2)
+    assert first["loss"].tolist() == [1.0, 2.0]
+    assert second["loss"].tolist() == [3.0, 4.0]
+    assert torch.equal(torch.stack([first["acceptance"], second["acceptance"]]), told["acceptance"])
+    assert told_by_step({}, 0) == []

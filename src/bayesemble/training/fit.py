@@ -130,13 +130,13 @@ def fit(
         source.steps(batch_size),
         seed,
         device,
-        patience,
-        keep_best,
-        on_nonfinite == "drop",
-        None if checkpoint is None else Path(checkpoint),
-        checkpoint_every,
-        keep_checkpoints,
-        on_epoch,
+        patience=patience,
+        keep_best=keep_best,
+        drop=on_nonfinite == "drop",
+        folder=None if checkpoint is None else Path(checkpoint),
+        checkpoint_every=checkpoint_every,
+        keep_checkpoints=keep_checkpoints,
+        on_epoch=on_epoch,
     )
     if found is None:
         run = _start(placed, method, source, executor, plan)
@@ -327,6 +327,10 @@ def _resume(
             )
     if wished(wish) not in (None, saved.executor):
         raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
+    if standing.dropped and not plan.drop:
+        raise CheckpointError(
+            f"the run has left member {standing.dropped[0]['member']} behind; resume it with on_nonfinite='drop'"
+        )
     if standing.epoch > plan.epochs:
         raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
     state = settled(saved.state.to(plan.device), task.allocator)

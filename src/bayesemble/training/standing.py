@@ -69,7 +69,7 @@ class Standing:
     seconds: float = 0.0
     """What they took."""
     first_losses: list[float | None] = field(default_factory=list)
-    """Loss of each member at the first step, before anything was learned."""
+    """Loss of each member at the first step, before anything was learned; None if it was not finite."""
     dropped: list[dict[str, int]] = field(default_factory=list)
     """Members that were left behind: member, epoch and step, the latter two from 1."""
     changed: list[dict[str, Any]] = field(default_factory=list)
