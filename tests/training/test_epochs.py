@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,8 +27,10 @@ def data(of_the_second: float = 1.0) -> be.PerMember:
 
 
 def dropped(**options) -> be.Ensemble:
-    with pytest.warns(UserWarning, match="member 1 is no longer finite"):
-        return quick_fit(TASK, data(1e30), epochs=4, on_nonfinite="drop", **options)
+    with pytest.warns(UserWarning, match="member 1 is no longer finite") as seen:
+        ensemble = quick_fit(TASK, data(1e30), epochs=4, on_nonfinite="drop", **options)
+    assert [Path(warning.filename).name for warning in seen] == ["helpers.py"], "where fit was called"
+    return ensemble
 
 
 @pytest.mark.parametrize("executor", ["loop", "vmap", be.Vmap(chunk=2)], ids=str)
@@ -54,6 +57,8 @@ def test_it_survives_saving_loading_and_resuming(tmp_path):
     expected = dropped()
     with pytest.warns(UserWarning, match="member 1"):
         quick_fit(TASK, data(1e30), epochs=2, on_nonfinite="drop", checkpoint=tmp_path)
+    with pytest.raises(be.CheckpointError, match="left member 1 behind; resume it with on_nonfinite='drop'"):
+        quick_fit(TASK, data(1e30), epochs=4, checkpoint=tmp_path, resume=True)
     resumed = quick_fit(TASK, data(1e30), epochs=4, on_nonfinite="drop", checkpoint=tmp_path, resume=True)
     for place, leaf in resumed.state._of_members().items():
         assert torch.equal(leaf, expected.state._of_members()[place]), place

@@ -39,3 +39,12 @@ def test_a_checkpoint_holds_all_of_a_run(run: Run, tmp_path: Path):
 def test_what_comes_of_a_run_is_its_best_state_if_one_was_kept(run: Run):
     for result, state in ((run.result(), run.best), (Run(run.ensemble, run.standing).result(), run.ensemble.state)):
         assert all(torch.equal(result.state.members.params[name], leaf) for name, leaf in state.members.params.items())
+
+
+def test_what_steps_told_comes_back_step_by_step():
+    told = {"loss": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "acceptance": torch.tensor([[0.1], [0.2]])}
+    first, second = told_by_step(told, 2)
+    assert first["loss"].tolist() == [1.0, 2.0]
+    assert second["loss"].tolist() == [3.0, 4.0]
+    assert torch.equal(torch.stack([first["acceptance"], second["acceptance"]]), told["acceptance"])
+    assert told_by_step({}, 0) == []

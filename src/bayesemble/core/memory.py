@@ -14,12 +14,14 @@ _NO_LIMIT = 2.0**60  # version 1 of control groups has a number so large for it
 
 
 def available_memory() -> float:
-    """Bytes that can be had: what Linux says is available, else all there are, if that can be known.
+    """Bytes that can be had: what Linux says is available or can be swapped, else all there are, if that can be known.
 
     Limits of the process (`ulimit -v`) and of its control group (containers, batch systems) hold where they are lower.
     """
     available = _proc("meminfo", "MemAvailable")
-    if available is None:
+    if available is not None:
+        available += _proc("meminfo", "SwapFree") or 0.0
+    else:
         sysconf = getattr(os, "sysconf", None)
         available = float(sysconf("SC_PAGE_SIZE") * sysconf("SC_PHYS_PAGES")) if sysconf else math.inf
     return min(available, _below_address_limit(), _below_group_limits(Path("/sys/fs/cgroup")))

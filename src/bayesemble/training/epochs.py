@@ -114,7 +114,8 @@ def _train_epoch(
         if request.signal is not None:
             break
     if not epoch:
-        standing = replace(standing, first_losses=told[0]["loss"].tolist())
+        losses = [loss if math.isfinite(loss) else None for loss in told[0]["loss"].tolist()]
+        standing = replace(standing, first_losses=losses)
     if before is None:
         _check_finite(state, told, epoch + 1)
     else:
@@ -234,7 +235,7 @@ def _leave_behind(state: State, before: State, told: list[Info], standing: Stand
         warnings.warn(
             f"member {one['member']} is no longer finite in epoch {epoch}, step {one['step']}: it goes back to the "
             "start of the epoch, stays there and weighs nothing; the others go on",
-            stacklevel=5,
+            stacklevel=7,
         )
     state.put_back(gone.nonzero().flatten(), before)
     if lost:

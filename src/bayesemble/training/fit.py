@@ -137,14 +137,14 @@ def fit(
         source.steps(batch_size),
         seed,
         device,
-        patience,
-        keep_best,
-        on_nonfinite == "drop",
-        None if checkpoint is None else Path(checkpoint),
-        checkpoint_every,
-        keep_checkpoints,
-        on_epoch,
-        {name: rows.fingerprint() for name, rows in used.items() if rows is not None},
+        patience=patience,
+        keep_best=keep_best,
+        drop=on_nonfinite == "drop",
+        folder=None if checkpoint is None else Path(checkpoint),
+        checkpoint_every=checkpoint_every,
+        keep_checkpoints=keep_checkpoints,
+        on_epoch=on_epoch,
+        data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
     if found is None:
         run = _start(placed, method, source, executor, plan)
@@ -337,6 +337,10 @@ def _resume(
             )
     if wished(wish) not in (None, saved.executor):
         raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
+    if standing.dropped and not plan.drop:
+        raise CheckpointError(
+            f"the run has left member {standing.dropped[0]['member']} behind; resume it with on_nonfinite='drop'"
+        )
     if standing.epoch > plan.epochs:
         raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
     state = settled(saved.state.to(plan.device), task.allocator)

@@ -12,6 +12,10 @@ from bayesemble.training.run_folders.standing import Standing
     [
         Standing(0, 3, None),
         Standing(4, 9, 16, best_loss=-0.25, best_epoch=3, stopped=True, finished=True, data={"a": {}}),
+        Standing(
+            4, 9, 16, step=2, seconds=0.5, first_losses=[0.7, None], dropped=[{"member": 1, "epoch": 1, "step": 1}]
+        ),
+        Standing(4, 9, 16, changed=[{"epoch": 2, "setting": "clip", "from": None, "to": 1.0}]),
     ],
     ids=repr,
 )
@@ -44,3 +48,8 @@ def test_nothing_is_none():
 def test_training_is_over_after_its_last_epoch_or_when_it_was_stopped():
     standings = [Standing(2, 3, None), Standing(3, 3, None), Standing(2, 3, None, stopped=True)]
     assert [standing.trained for standing in standings] == [False, True, True]
+
+
+def test_it_says_where_it_is():
+    assert str(Standing(2, 3, None)) == "after epoch 2, of 3 epochs"
+    assert str(Standing(2, 3, None, step=5)) == "after step 5 of epoch 3, of 3 epochs"

@@ -2,7 +2,7 @@
 
     RUN/checkpoint-000012/manifest.json        sizes and sha256 of the three files below
                          /run.json             task, method, settings, seeds, versions, progress
-                         /state.safetensors    every tensor of the state
+                         /state.safetensors    every tensor of the state, and what the steps of an epoch under way told
                          /history.jsonl        one row per epoch
 
 A checkpoint is written into a temporary folder, flushed to disk, and appears under its name by one rename; older

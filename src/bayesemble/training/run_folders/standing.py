@@ -23,7 +23,7 @@ class Standing:
     step: int = setting(0, "steps that are done of the epoch that is under way", least=0)
     seconds: float = setting(0.0, "what they took", least=0)
     first_losses: list[float | None] = field(default_factory=list)
-    """Loss of each member at the first step, before anything was learned."""
+    """Loss of each member at the first step, before anything was learned; None if it was not finite."""
     dropped: list[dict[str, int]] = field(default_factory=list)
     """Members that were left behind: member, epoch and step, the latter two from 1."""
     changed: list[dict[str, Any]] = field(default_factory=list)
