@@ -33,6 +33,11 @@ class _PerMember(TorchDispatchMode):
         self.seeds = seeds
         self.states: dict[str, list[Tensor]] = {}  # random state of each member, by kind of device
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and torch's compiler would be imported only to be told so."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
