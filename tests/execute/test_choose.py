@@ -1,4 +1,8 @@
 import logging
+import re
+import subprocess
+import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,9 +14,20 @@ import bayesemble as be
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch
 from bayesemble.execute import choose as choose_module
+from bayesemble.execute import rule
 from bayesemble.execute.choose import choose, vmap_obstacle
 from bayesemble.models import mlp
-from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
+from helpers import (
+    all_leaves,
+    dropout_mlp,
+    images,
+    largest_difference,
+    norm_convnet,
+    quick_fit,
+    small_mlp,
+    table,
+    with_tests_on_path,
+)
 
 
 class Recurrent(nn.Module):
@@ -63,7 +78,7 @@ def test_auto_falls_back_to_the_loop_and_says_why(name, caplog):
     make, data, _ = REFUSED[name]
     with caplog.at_level(logging.INFO, "bayesemble"):
         fitted = quick_fit(be.Task(make, be.Categorical()), data, executor="auto")
-    assert isinstance(fitted.executor, be.Loop)
+    assert fitted.executor == be.Loop(threads=1)
     assert "one by one: vmap cannot run layer" in caplog.text
     assert fitted.predict(data[0]).probs.isfinite().all()
 
@@ -125,6 +140,65 @@ def test_dropout_inside_attention_is_refused_under_vmap_and_left_to_the_loop_by_
     assert isinstance(quick_fit(task, tokens(), executor="auto").executor, be.Loop)
 
 
+def test_auto_leaves_to_the_loop_what_vmap_would_run_member_by_member_with_a_warning():
+    """Attention without dropout has the loop's numbers under vmap, but torch has no batching rule for it."""
+    task = be.Task(Transformer, be.Categorical())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = quick_fit(task, tokens(), executor="auto")
+    assert fitted.executor == be.Loop(threads=1)
+    assert re.fullmatch(r"one by one: vmap would run aten::\w*attention\w* member by member", fitted.execution)
+
+
+IN_OTHER_PROCESSES = """
+import sys, time
+import torch
+from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
+import bayesemble as be
+from bayesemble.core.types import Batch
+from bayesemble.execute.choose import choose
+
+def no_clock():
+    raise AssertionError("the choice went by the clock")
+
+torch.set_num_threads(int(sys.argv[1]))
+for make, data in ((small_mlp, table()), (dropout_mlp, table()), (norm_convnet, images())):
+    clock = time.perf_counter
+    task = be.Task(make, be.Categorical())
+    x, y = data
+    bound = task.bind(len(x), x)
+    method = be.DeepEnsemble(num_members=3)
+    time.perf_counter = no_clock
+    found = choose("auto", bound, method.init(bound, 0), Batch(x, y), None)
+    time.perf_counter = clock
+    fitted = quick_fit(task, data, method, executor="auto")
+    assert fitted.executor == found.executor
+    leaves = fitted.state.members.params.values()
+    print(found.executor, found.reason, [leaf.double().sum().item().hex() for leaf in leaves])
+"""
+
+
+def test_auto_is_the_same_in_every_process_whatever_the_clock_and_the_threads():
+    commands = [[sys.executable, "-c", IN_OTHER_PROCESSES, str(threads)] for threads in (1, 2)]
+    options = {"env": with_tests_on_path(), "stdout": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, **options) for command in commands]  # at once: each makes the other wait
+    first, second = (process.communicate()[0] for process in running)
+    assert [process.returncode for process in running] == [0, 0]
+    assert first == second
+    assert first.count("small network and batch") == 3
+
+
+def test_a_run_is_resumed_with_the_executor_it_was_begun_with(tmp_path, monkeypatch):
+    task, options = be.Task(small_mlp, be.Categorical()), {"checkpoint": tmp_path / "run", "resume": True}
+    whole = quick_fit(task, table(), executor="auto", epochs=4)
+    begun = quick_fit(task, table(), executor="auto", **options)
+    monkeypatch.setattr(choose_module, "row_for", lambda load: rule.Row("", lambda _: True, rule.one_by_one))
+    for wish in ("auto", "measure"):
+        resumed = quick_fit(task, table(), executor=wish, epochs=4, **options)
+        assert (resumed.executor, resumed.execution) == (begun.executor, begun.execution)
+        assert largest_difference(all_leaves(resumed), all_leaves(whole)) == 0
+
+
 def stepper_that_takes(seconds):
     """A stand-in for training steps of known length."""
     import time
@@ -136,14 +210,14 @@ def stepper_that_takes(seconds):
 
 
 @pytest.mark.parametrize("quickest", ["loop", "vmap"])
-def test_auto_takes_the_quickest_and_states_the_timings(quickest):
+def test_measure_takes_the_quickest_and_states_the_timings(quickest):
     x, y = table(16)
     task = be.Task(small_mlp, be.Categorical()).bind(16, x)
     state = State(task.new_members(3, seed=0))
     seconds = {(be.Loop, False): 0.002, (be.Vmap, False): 0.004 if quickest == "loop" else 0.0005}
-    choice = choose("auto", task, state, Batch(x, y), stepper_that_takes(seconds))
+    choice = choose("measure", task, state, Batch(x, y), stepper_that_takes(seconds))
     assert str(choice.executor).startswith(quickest)
-    assert "ms" in choice.reason
+    assert re.fullmatch(r"measured: loop with draws by vmap [\d.]+ ms, vmap [\d.]+ ms.* a step", choice.reason)
 
 
 @pytest.mark.parametrize(
@@ -170,16 +244,16 @@ def test_candidates_are_timed_in_turn_until_enough_is_known(monkeypatch, lengths
     assert found == {be.Loop(): pytest.approx(best), be.Vmap(): pytest.approx(best)}
 
 
-def test_auto_takes_channels_last_where_it_is_quickest():
+def test_measure_takes_channels_last_where_it_is_quickest():
     x, y = images(8)
     task = be.Task(norm_convnet, be.Categorical()).bind(8, x)
     seconds = {(be.Loop, False): 0.004, (be.Loop, True): 0.001, (be.Vmap, False): 0.006}
-    choice = choose("auto", task, State(task.new_members(2, seed=0)), Batch(x, y), stepper_that_takes(seconds))
+    choice = choose("measure", task, State(task.new_members(2, seed=0)), Batch(x, y), stepper_that_takes(seconds))
     assert choice.executor == be.Loop(channels_last=True)
 
 
 def test_an_unknown_executor_is_refused():
-    with pytest.raises(be.SettingError, match='"auto", "loop", "vmap" or an object'):
+    with pytest.raises(be.SettingError, match='"auto", "measure", "loop", "vmap" or an object'):
         quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor="fast")
 
 

@@ -1,7 +1,11 @@
 """Rows into predictions: batch after batch with the same networks, on the executor that suits them."""
 
+import warnings
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import nn
 
 import bayesemble as be
 from bayesemble.training.predictor import Predictor
@@ -22,11 +26,42 @@ def test_batches_of_rows_are_predicted_as_all_rows_are(method):
     assert all(torch.equal(part.weights, whole.weights) for part in parts)
 
 
-def test_draws_of_a_single_network_are_run_side_by_side_and_members_as_they_were_trained():
+def test_draws_are_run_side_by_side_by_auto_and_members_as_they_were_trained():
+    drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"), executor="auto")
+    assert drawn.executor == be.Loop(draws_by_vmap=True, threads=1)
+    assert predictor(drawn)._best_executor == be.Vmap(chunk=16, threads=1)
+    members = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor=be.Loop(draws_by_vmap=True))
+    assert predictor(members)._best_executor == members.executor
+
+
+def test_a_loop_that_was_asked_for_is_obeyed_by_draws():
     drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"), executor="loop")
-    assert isinstance(predictor(drawn)._best_executor, be.Vmap)
-    members = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor="loop")
-    assert predictor(members)._best_executor == be.Loop()
+    assert predictor(drawn)._best_executor == be.Loop()
+    together = replace(drawn, executor=be.Loop(draws_by_vmap=True)).predict(table()[0])
+    torch.testing.assert_close(drawn.predict(table()[0]).member_probs, together.member_probs)
+
+
+class AttentionByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix, self.drop, self.head = nn.Linear(8, 24), nn.Dropout(0.1), nn.Linear(8, 2)
+
+    def forward(self, x):
+        query, key, value = self.mix(x).unflatten(-1, (2, 12)).transpose(1, 2).chunk(3, -1)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return self.head(self.drop(mixed).mean(1))
+
+
+@pytest.mark.parametrize("members", [1, 2, 3])
+@pytest.mark.parametrize("executor", ["auto", be.Loop(draws_by_vmap=True), "loop"], ids=str)
+def test_draws_that_vmap_cannot_run_are_looped_over_without_a_word(executor, members):
+    x, y = torch.randn(24, 5, 8, generator=torch.Generator().manual_seed(0)), table(24)[1]
+    task = be.Task(AttentionByHand, be.Categorical())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted = quick_fit(task, (x, y), be.MCDropout(num_members=members), executor=executor)
+        found = fitted.predict(x)
+    assert torch.equal(found.member_probs, replace(fitted, executor=be.Loop()).predict(x).member_probs)
 
 
 def test_a_method_that_knows_the_law_of_its_outputs_draws_only_if_asked():

@@ -43,7 +43,7 @@ def test_a_terminal_shows_epoch_losses_and_the_executor_unless_progress_is_false
     quiet, screen = run_in_terminal().split("training True")
     assert quiet.split() == ["training", "False"]
     assert "executor:" in screen
-    assert "ms a step" in screen
+    assert "numbers a member and step" in screen
     assert "epoch" in screen
     assert "loss" in screen
     assert "validation" in screen

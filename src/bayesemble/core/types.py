@@ -52,6 +52,11 @@ class Batch:
     inputs_per_member: bool = False
     targets_per_member: bool = False
 
+    @property
+    def num_rows(self) -> int:
+        """How many rows a member sees."""
+        return self.targets.shape[1 if self.targets_per_member else 0]
+
     def inputs_of(self, member: int) -> Inputs:
         """Give the inputs that one member sees."""
         return map_tensors(lambda leaf: leaf[member], self.inputs) if self.inputs_per_member else self.inputs

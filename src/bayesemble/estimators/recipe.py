@@ -21,6 +21,7 @@ from torch import nn
 from bayesemble.core.arrays import NumpyArray
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import setting, validate
+from bayesemble.execute.loop import Loop
 from bayesemble.methods import Method, make_method, method_class
 from bayesemble.methods.gradient import GradientMethod
 from bayesemble.metrics import fit_spread
@@ -185,8 +186,7 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         seed=seed,
-        # Not "auto", which goes by the clock: the same seed has to give the same bits.
-        executor="loop" if method.num_members == 1 else "vmap",
+        executor=Loop(draws_by_vmap=True) if method.num_members == 1 else "vmap",
         progress=progress,
         **options,
     )

@@ -1,6 +1,8 @@
-"""Which executor to use: what was asked for, or the one that is fastest on the real batch."""
+"""Which executor to use: what was asked for, what the rule says, or the one that is measured to be fastest."""
 
 import logging
+import re
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,18 +17,23 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.types import Batch, Inputs, MemberFunction, map_tensors
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.loop import Loop
+from bayesemble.execute.rule import is_convolutional, load_of, one_by_one, row_for
 from bayesemble.execute.vmap import Vmap
 from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
 
 EXECUTORS: dict[str, type[Executor]] = {"loop": Loop, "vmap": Vmap}
+CHOSEN = ("auto", "measure")
 
 _MOST_ROUNDS = 20
 _ENOUGH_SECONDS = 2.0  # two rounds are enough once timing has taken this long
 _TOO_LONG_SECONDS = 10.0  # timing ends here; even a single warm-up step then counts
 _NETWORKS_PREDICTING_TOGETHER = 16
 _ONE_THREAD_SECONDS = 0.02  # a step that is quicker than this may be quicker still on one thread
+
+_NO_BATCHING_RULE = re.compile(r"performance drop because we have not yet implemented the batching rule for (\S+)\.")
+_WARNINGS = threading.RLock()  # what becomes of warnings is one state for all threads
 
 Stepper = Callable[[Executor], Callable[[], None]]
 """`stepper(executor)` gives a function that takes one training step with that executor."""
@@ -41,10 +48,12 @@ class Choice:
 
 
 def choose(wish: str | Executor, task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> Choice:
-    """Settle on an executor: the one asked for, or under "auto" the one whose steps are quickest."""
+    """Settle on an executor: the one asked for, the rule's under "auto", the quickest under "measure"."""
     executor = wished(wish)
     if executor is None:
-        return _fastest(task, state, batch, stepper)
+        choice = _by_rule(task, state.members, batch) if wish == "auto" else _fastest(task, state, batch, stepper)
+        logger.info("executor: %s (%s)", choice.executor, choice.reason)
+        return choice
     if isinstance(executor, Vmap):
         obstacle = vmap_obstacle(task, state.members, batch)
         if obstacle:
@@ -54,18 +63,22 @@ def choose(wish: str | Executor, task: BoundTask, state: State, batch: Batch, st
 
 def wished(wish: str | Executor) -> Executor | None:
     """The executor that was asked for, or None if it is to be chosen."""
-    if wish == "auto":
+    if isinstance(wish, str) and wish in CHOSEN:
         return None
     if isinstance(wish, str) and wish in EXECUTORS:
         return EXECUTORS[wish]()
     if not isinstance(wish, Executor):
-        names = ", ".join(f'"{name}"' for name in ("auto", *EXECUTORS))
+        names = ", ".join(f'"{name}"' for name in (*CHOSEN, *EXECUTORS))
         raise SettingError(f"executor is {names} or an object such as be.Vmap(chunk=4), not {wish!r}")
     return wish
 
 
-def vmap_obstacle(task: BoundTask, members: Members, batch: Batch) -> str | None:
-    """Say why vmap cannot run this network, naming the layer, or None: tried on a few rows against the loop."""
+def vmap_obstacle(task: BoundTask, members: Members, batch: Batch, *, slow: bool = True) -> str | None:
+    """Say why vmap cannot run this network, naming the layer, or None: tried on a few rows against the loop.
+
+    Unless it may be slow, an operation that torch has no vectorised form of, and would run member by member with a
+    warning, is a reason too.
+    """
     if task.mixed:  # which network to run is a member's data, and under vmap code cannot depend on that
         return "vmap cannot run members of different architectures together"
     if task.recomputes:
@@ -88,12 +101,13 @@ def vmap_obstacle(task: BoundTask, members: Members, batch: Batch) -> str | None
     expected = run(Loop())
     layers: list[str] = []
     try:
-        with warnings.catch_warnings(), _traced(task.module, layers):
-            warnings.simplefilter("ignore")
+        with _warnings_kept() as heard, _traced(task.module, layers):
             found = run(Vmap())
     except Exception as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
         where = f"layer {layers[-1]}" if layers else "the backward pass"
         return f"vmap cannot run {where}: {str(error).strip().splitlines()[0]}"
+    if heard and not slow:
+        return f"vmap would run {heard[0]} member by member"
     values = all(_close(one, other) for one, other in zip(expected[0], found[0], strict=True))
     # Some gradients are zero but for the rounding of the others, as that of a bias in front of batch norm.
     largest = max(_size(gradient) for gradient in expected[1])
@@ -103,15 +117,12 @@ def vmap_obstacle(task: BoundTask, members: Members, batch: Batch) -> str | None
     return "vmap gives other numbers than the loop for this network" + (cause if task.stochastic else "")
 
 
-def for_draws(
-    executor: Executor, task: BoundTask, function: MemberFunction, members: Members, inputs: Inputs
-) -> Executor:
-    """How to run networks drawn from one that was trained alone: vectorised, if it has no convolutions and vmap can.
+def for_draws(executor: Executor, function: MemberFunction, members: Members, inputs: Inputs) -> Executor:
+    """How to run networks that are drawn for a prediction: as asked for, and side by side only if vmap can.
 
     Leaves that all draws share then meet the inputs once for all of them.
     """
-    convolutional = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.module.modules())
-    if not isinstance(executor, Loop) or convolutional or members.num_members < 2:
+    if not isinstance(executor, Loop) or not executor.draws_by_vmap or members.num_members < 2:
         return executor
     few, vectorised = members.part(0, 2), Vmap(chunk=_NETWORKS_PREDICTING_TOGETHER, threads=executor.threads)
     rows = map_tensors(lambda leaf: leaf[:4], inputs)
@@ -119,32 +130,42 @@ def for_draws(
     def run(one: Executor) -> Tensor:
         return one.outputs(function, few, rows, False, list(range(few.num_members)))
 
+    expected = run(executor)
     try:
-        return vectorised if _close(run(executor), run(vectorised)) else executor
+        with _warnings_kept() as heard:
+            found = run(vectorised)
     except Exception:  # whatever the reason: the loop can run it
         return executor
+    return executor if heard or not _close(expected, found) else vectorised
+
+
+def _by_rule(task: BoundTask, members: Members, batch: Batch) -> Choice:
+    with thread_count(Loop(threads=1)):  # a few rows
+        load = load_of(task, members, _few_rows(batch, 1), batch.num_rows)
+        row = row_for(load)
+        executor = row.executor(load)
+        obstacle = vmap_obstacle(task, members, batch, slow=False) if isinstance(executor, Vmap) else None
+    if obstacle is not None:
+        return Choice(replace(one_by_one(load), draws_by_vmap=False), f"one by one: {obstacle}")
+    return Choice(executor, f"{row.words}, {load.numbers:,} numbers a member and step")
 
 
 def _fastest(task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> Choice:
-    obstacle = vmap_obstacle(task, state.members, batch) if state.members.num_members > 1 else "one member"
-    candidates: list[Executor] = [Loop()]
+    alone = state.members.num_members == 1
+    obstacle = None if alone else vmap_obstacle(task, state.members, batch)
+    in_turn = Loop(draws_by_vmap=not is_convolutional(task))
+    candidates: list[Executor] = [in_turn]
     if any(isinstance(layer, nn.Conv2d) for layer in task.module.modules()):
-        candidates.append(Loop(channels_last=True))
-    if obstacle is None:
+        candidates.append(replace(in_turn, channels_last=True))
+    if not alone and obstacle is None:
         candidates.append(Vmap())
-    elif state.members.num_members > 1:
-        logger.info("members are run one by one: %s", obstacle)
-    if len(candidates) == 1 and torch.get_num_threads() == 1:
-        return Choice(candidates[0], obstacle or "the only candidate")
     seconds = _time(candidates, stepper)
     best = min(seconds, key=seconds.__getitem__)
     if seconds[best] < _ONE_THREAD_SECONDS and torch.get_num_threads() > 1:
         seconds |= _time([best, replace(best, threads=1)], stepper)  # type: ignore[type-var]
         best = min(seconds, key=seconds.__getitem__)
     timings = ", ".join(f"{executor} {1000 * took:.3g} ms" for executor, took in seconds.items())
-    reason = f"{timings} a step" + (f"; {obstacle}" if obstacle and state.members.num_members > 1 else "")
-    logger.info("executor: %s (%s)", best, reason)
-    return Choice(best, reason)
+    return Choice(best, f"measured: {timings} a step" + (f"; {obstacle}" if obstacle else ""))
 
 
 def _time(executors: list[Executor], stepper: Stepper) -> dict[Executor, float]:
@@ -188,6 +209,16 @@ def _size(one: Tensor) -> float:
     """The largest of the finite numbers."""
     finite = one[one.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+@contextmanager
+def _warnings_kept() -> Iterator[list[str]]:
+    """Keep warnings to ourselves; afterwards, the list has the operations that torch cannot vectorise."""
+    heard: list[str] = []
+    with _WARNINGS, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield heard
+        heard += [found[1] for found in (_NO_BATCHING_RULE.search(str(one.message)) for one in caught) if found]
 
 
 @contextmanager

@@ -22,14 +22,15 @@ class Loop(Executor):
     """Run members one by one; only one member's activations are in memory at a time."""
 
     channels_last: bool = setting(False, "keep images and kernels in channels-last order, faster for convolutions")
+    draws_by_vmap: bool = setting(False, "run networks that are drawn for a prediction side by side, where vmap can")
     threads: int | None = setting(None, "number of torch threads; None leaves it as it is", least=1)
 
     def __post_init__(self) -> None:
         validate(self)
 
     def details(self) -> list[str]:
-        """Its order in memory."""
-        return ["channels-last"] if self.channels_last else []
+        """Its order in memory, and how it predicts."""
+        return ["channels-last"] * self.channels_last + ["with draws by vmap"] * self.draws_by_vmap
 
     @property
     def runs_few_members(self) -> bool:

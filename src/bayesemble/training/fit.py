@@ -72,7 +72,8 @@ def fit(
         patience: Stop when the validation loss has not improved for this many epochs, and return the best state.
         keep_best: Return the state with the best validation loss instead of the last.
         seed: All randomness derives from it.
-        executor: "loop", "vmap", an object such as `Vmap(chunk=4)`, or "auto" to time them on the first batch.
+        executor: "loop", "vmap", an object such as `Vmap(chunk=4)`, "auto" for the one that a rule gives for this
+            network, members and batch, or "measure" to time them on the first batch.
         device: Where to train; None is the CPU.
         checkpoint: Folder to save the run in.
         checkpoint_every: Epochs between checkpoints.

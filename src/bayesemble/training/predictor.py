@@ -80,7 +80,7 @@ class Predictor:
         if not self.networks.sampled:
             return self.executor
         few, rows = next(iter(self.networks)), self._moved(self.example)
-        return for_draws(self.executor, self.task, self._member_outputs, few, rows)
+        return for_draws(self.executor, self._member_outputs, few, rows)
 
     def _moved(self, inputs: Inputs) -> Inputs:
         device = self.networks.state.members.weights.device

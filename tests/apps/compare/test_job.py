@@ -191,9 +191,9 @@ def test_the_peak_of_memory_is_that_of_the_run_alone(make, tmp_path):
 
 
 def test_the_executor_depends_on_the_method_alone():
-    assert executor_for(be.DeepEnsemble(num_members=1), dropout=0.0) == be.Loop(threads=1)
+    assert executor_for(be.DeepEnsemble(num_members=1), dropout=0.0) == be.Loop(draws_by_vmap=True, threads=1)
     assert executor_for(be.DeepEnsemble(num_members=2), dropout=0.0) == be.Vmap(threads=1)
-    assert executor_for(be.MCDropout(num_members=2), dropout=0.1) == be.Loop(threads=1)
+    assert executor_for(be.MCDropout(num_members=2), dropout=0.1) == be.Loop(draws_by_vmap=True, threads=1)
 
 
 def test_the_folder_of_a_run_is_named_after_its_method_and_seed(make):

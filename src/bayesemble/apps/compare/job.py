@@ -45,7 +45,7 @@ from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.run_lock import locked
 
 RESULT, PROGRESS = "result.json", "progress"
-ONE_THREAD = Loop(threads=1)
+ONE_THREAD = Loop(draws_by_vmap=True, threads=1)
 _CHECKPOINTS_PER_RUN = 10
 
 
@@ -149,7 +149,7 @@ def warm_up(method: Method) -> None:
     inputs, targets = torch.linspace(-1, 1, 64).reshape(32, 2), torch.arange(32) % 2
     task = Task(lambda: mlp(2, [4], 2, dropout=0.1 if method.keeps_dropout else 0.0), Categorical())
     with suppress(Exception):  # it may fail on 32 rows; the real run will report why
-        fit(task, method, (inputs, targets), epochs=1, executor="loop", progress=False).predict(inputs)
+        fit(task, method, (inputs, targets), epochs=1, executor=ONE_THREAD, progress=False).predict(inputs)
 
 
 def _train(job: Job, method: Method, split: Split) -> Ensemble:

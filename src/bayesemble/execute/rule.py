@@ -1,0 +1,120 @@
+"""Which executor suits a network, its members and a batch: a rule, so that the same run is the same bits everywhere.
+
+Its numbers come from times that `benchmarks/executors.py` measures, and `docs/speed.md` shows the table. A member that
+handles few numbers in a step costs mostly Python, which vmap spends once for all; one that handles many leaves the
+processor's cache together with the others, and is quicker alone.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from bayesemble.core.members import Members, State
+from bayesemble.core.seeds import EagerMode
+from bayesemble.core.types import Batch, Inputs, Leaves
+from bayesemble.execute.executor import Executor
+from bayesemble.execute.loop import Loop
+from bayesemble.execute.vmap import Vmap
+from bayesemble.task.task import BoundTask
+
+FEW_MEMBERS = 2
+MANY_NUMBERS = 450_000  # of one member in a step
+NUMBERS_TOGETHER = 6_000_000  # that vmap handles at a time
+NUMBERS_OF_ONE_THREAD = 500_000  # handled at a time
+DEEP = 6  # convolutions of images; in a shallower network, those of one or three channels are slow in channels-last
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the rule goes by."""
+
+    members: int
+    numbers: int
+    """Parameters of one member, and what its layers give for a batch."""
+    convolutions: int
+    """Layers with convolutions of images."""
+    convolutional: bool
+    """Whether there are convolutions of any kind."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the rule: the first that holds gives the executor."""
+
+    words: str
+    holds: Callable[[Load], bool]
+    executor: Callable[[Load], Executor]
+
+
+def one_by_one(load: Load) -> Loop:
+    """The loop that suits the network."""
+    layout, draws = load.convolutions >= DEEP, not load.convolutional
+    return Loop(channels_last=layout, draws_by_vmap=draws, threads=_threads(load.numbers))
+
+
+def _all_at_once(load: Load) -> Executor:
+    chunks = math.ceil(load.members * load.numbers / NUMBERS_TOGETHER)
+    size = math.ceil(load.members / chunks)
+    return Vmap(None if chunks == 1 else size, threads=_threads(size * load.numbers))
+
+
+def _threads(numbers: int) -> int | None:
+    return 1 if numbers < NUMBERS_OF_ONE_THREAD else None
+
+
+RULE = (
+    Row("one member", lambda load: load.members == 1, one_by_one),
+    Row("few members", lambda load: load.members <= FEW_MEMBERS, one_by_one),
+    Row("large network or batch", lambda load: load.numbers > MANY_NUMBERS, one_by_one),
+    Row("small network and batch", lambda _: True, _all_at_once),
+)
+
+
+def row_for(load: Load) -> Row:
+    """The row of the rule that holds."""
+    return next(row for row in RULE if row.holds(load))
+
+
+def is_convolutional(task: BoundTask) -> bool:
+    """Whether the network has convolutions of any kind."""
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.module.modules())
+
+
+def load_of(task: BoundTask, members: Members, few: Batch, num_rows: int) -> Load:
+    """Count what one member handles in a step with `num_rows` rows, by running it on a few of them."""
+    return Load(
+        members.num_members,
+        task.num_parameters + math.ceil(num_rows * _activations(task, members, few)),
+        sum(isinstance(layer, nn.Conv2d) for layer in task.module.modules()),
+        is_convolutional(task),
+    )
+
+
+def _activations(task: BoundTask, members: Members, few: Batch) -> float:
+    """How many numbers the layers of one member give for a row in training."""
+    copy, counting = State(members.part(0, 1)).clone().members, _Counting()
+
+    def counted(params: Leaves, buffers: Leaves, inputs: Inputs, _: Any) -> Tensor:
+        with counting:
+            return task.forward(params, buffers, inputs, training=True)
+
+    Loop().outputs(counted, copy, few.inputs, few.inputs_per_member, [0] if task.stochastic else None)
+    return counting.numbers / few.num_rows
+
+
+class _Counting(EagerMode):
+    """Counts the numbers that operations give; those that only look at others in another way do not count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if not func.is_view:
+            self.numbers += sum(leaf.numel() for leaf in pytree.tree_leaves(found) if isinstance(leaf, Tensor))
+        return found

@@ -1,0 +1,88 @@
+"""The rule behind "auto": every row by an example, and the numbers it goes by against a count by hand."""
+
+import pytest
+import torch
+from torch import nn
+
+import bayesemble as be
+from bayesemble.core.types import Batch
+from bayesemble.execute.rule import RULE, Load, load_of, row_for
+from bayesemble.models import mlp, resnet
+from helpers import dropout_mlp, images, norm_convnet, small_mlp, table
+
+LOADS = {
+    "one member": (Load(1, 1000, 0, False), be.Loop(draws_by_vmap=True, threads=1)),
+    "one large member": (Load(1, 600_000, 0, False), be.Loop(draws_by_vmap=True)),
+    "two members": (Load(2, 1000, 0, False), be.Loop(draws_by_vmap=True, threads=1)),
+    "two members, convolutions of series": (Load(2, 1000, 0, True), be.Loop(threads=1)),
+    "a shallow convnet": (Load(5, 900_000, 5, True), be.Loop()),
+    "a deep convnet": (Load(5, 900_000, 6, True), be.Loop(channels_last=True)),
+    "a large dense network": (Load(5, 450_001, 0, False), be.Loop(draws_by_vmap=True, threads=1)),
+    "small": (Load(3, 1000, 0, False), be.Vmap(threads=1)),
+    "small, with convolutions": (Load(3, 1000, 9, True), be.Vmap(threads=1)),
+    "many small": (Load(100, 20_000, 0, False), be.Vmap()),
+    "as large as vmap takes": (Load(12, 450_000, 0, False), be.Vmap()),
+    "more than the cache holds": (Load(100, 100_000, 0, False), be.Vmap(chunk=50)),
+    "chunks of about the same size": (Load(41, 450_000, 0, False), be.Vmap(chunk=11)),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_each_load_has_its_executor(name):
+    load, executor = LOADS[name]
+    assert row_for(load).executor(load) == executor
+
+
+def test_every_row_of_the_rule_is_taken_by_an_example():
+    assert {row_for(load) for load, _ in LOADS.values()} == set(RULE)
+
+
+class Written(nn.Module):
+    """Operations that are no layers count too; another view of the same numbers does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return torch.tanh(self.layer(x)).view(-1, 3, 2).sum(1)
+
+
+COUNTS = {
+    "mlp": (small_mlp, table(), 58, 8 + 8 + 2, 0),
+    "operations": (Written, table(), 30, 6 + 6 + 2, 0),
+    "resnet": (lambda: resnet(8, 4), images(16), None, None, 7),
+    "convolutions": (lambda: nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 4)), images(), 348, 76, 1),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("rows", [1, 100])
+def test_the_numbers_of_a_member_are_its_parameters_and_what_its_layers_give_for_all_rows(name, rows):
+    make, (x, y), parameters, activations, convolutions = COUNTS[name]
+    task = be.Task(make, be.Categorical()).bind(len(x), x)
+    load = load_of(task, task.new_members(4, seed=0), Batch(x, y), rows)
+    assert (load.members, load.convolutions, load.convolutional) == (4, convolutions, convolutions > 0)
+    if parameters is not None:
+        assert load.numbers == parameters + rows * activations
+
+
+@pytest.mark.parametrize("make", [dropout_mlp, norm_convnet], ids=["dropout", "batch norm"])
+def test_counting_changes_neither_members_nor_random_numbers(make):
+    x, y = images() if make is norm_convnet else table()
+    task = be.Task(make, be.Categorical()).bind(len(x), x)
+    members = task.new_members(2, seed=0)
+    leaves = members.params | members.buffers
+    before, random = {name: leaf.clone() for name, leaf in leaves.items()}, torch.get_rng_state()
+    load_of(task, members, Batch(x, y), 10)
+    assert all(torch.equal(leaf, before[name]) for name, leaf in leaves.items())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_rows_of_each_members_own_count_once():
+    x, y = table()
+    task = be.Task(lambda: mlp(4, [8], 2), be.Categorical()).bind(len(x), x)
+    members = task.new_members(2, seed=0)
+    own = Batch(torch.stack([x, x]), torch.stack([y, y]), inputs_per_member=True, targets_per_member=True)
+    assert own.num_rows == len(x)
+    assert load_of(task, members, own, 10) == load_of(task, members, Batch(x, y), 10)
