@@ -53,14 +53,10 @@ def prepare(place: Path) -> Place:
     answered = {
         name: [(ask, ask(stage.copied(place / name, place))) for ask in questions] for name, questions in asks.items()
     }
-    files = [
-        (name, path.relative_to(place / name)) for name in asks for path in sorted((place / name).rglob("*.json*"))
-    ]
-    files += [
-        (name, path.relative_to(place / name))
-        for name in asks
-        for path in sorted((place / name).rglob("*.safetensors"))
-    ]
+    found = [(name, path.relative_to(place / name)) for name in asks for path in sorted((place / name).rglob("*"))]
+    files = [(name, file) for name, file in found if (place / name / file).is_file()]
+    small = [(name, file) for name, file in files if file.suffix == ".json" and "checkpoint-" not in str(file)]
+    files = [*small * 4, *(one for one in files if one not in small)]  # those are read and shown by many
     return Place(place, files, answered)
 
 

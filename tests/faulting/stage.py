@@ -84,8 +84,12 @@ def train_comparison(file: Path, folder: Path, methods: str = "map,deep_ensemble
 
 
 def scores(comparison: Comparison) -> dict[str, Any]:
-    """What a comparison found, but for what a clock measured: scores, or the reason of a failure."""
-    return {f"{one.label} {one.seed}": one.failure or one.scores for one in comparison.results}
+    """What a comparison found, but for what clock and memory say: scores and costs, or the reason of a failure."""
+    steady = ("parameters", "gradient_evaluations")
+    return {
+        f"{one.label} {one.seed}": one.failure or one.scores | {name: one.cost[name] for name in steady}
+        for one in comparison.results
+    }
 
 
 def copied(source: Path, place: Path, name: str = "copy") -> Path:
