@@ -5,6 +5,7 @@ and the user's own random numbers and number of threads stay what they are.
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -109,16 +110,16 @@ def fits(name: str, executor: str) -> Verdict:
 
 def user_stream(act: Callable[[], Any], chance: random.Random) -> Verdict:
     """The user draws from torch's global generator while something trains or predicts in another thread."""
-    seed, before = chance.randrange(10**6), torch.get_rng_state()
+    seed, before, found = chance.randrange(10**6), torch.get_rng_state(), []
     try:
-        torch.manual_seed(seed)
-        expected = [float(torch.rand(())) for _ in range(3000)]
         torch.manual_seed(seed)
         thread = threading.Thread(target=act)
         thread.start()
-        found = [float(torch.rand(())) for _ in range(1500)]
-        thread.join()
-        found += [float(torch.rand(())) for _ in range(1500)]
+        while thread.is_alive() or len(found) < 100:
+            found.append(float(torch.rand(())))
+            time.sleep(1e-4)
+        torch.manual_seed(seed)
+        expected = [float(torch.rand(())) for _ in found]
     finally:
         torch.set_rng_state(before)
     wrong = sum(one != other for one, other in zip(expected, found, strict=True))
