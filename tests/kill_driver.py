@@ -20,7 +20,6 @@ from bayesemble.core.seeds import scoped
 from bayesemble.training.run_folders import checkpoint, tensor_files
 from helpers import dropout_mlp, table
 
-TIMED = int(sys.argv[2])
 EPOCHS = 8
 FIRST_WRITES = 1 + 2 * 8  # the lock is flushed; steps of two writes: one file, five flushes, a rename, a flush
 LATER_WRITE = 13  # the same, then a rename and four deletions of the oldest one
@@ -107,14 +106,14 @@ def losses(folder: Path) -> list:
 
 
 def main() -> None:
-    root, chance = Path(sys.argv[1]), random.Random(0)
+    root, timed, chance = Path(sys.argv[1]), int(sys.argv[2]), random.Random(0)
     torch.set_num_threads(1)
     train(root / "warm-up")  # what torch imports on first use, the children have already
     start = time.perf_counter()
     assert not run_child(root / "undisturbed")
     length = time.perf_counter() - start
     expected, expected_losses = tensors(root / "undisturbed"), losses(root / "undisturbed")
-    plans = [{"delay": chance.uniform(0, length)} for _ in range(TIMED)]
+    plans = [{"delay": chance.uniform(0, length)} for _ in range(timed)]
     plans += [{"call": FIRST_WRITES + 1 + step} for step in range(LATER_WRITE)]
     seen = {"killed": 0, "unfinished": 0, "leftovers": 0}
     for index, plan in enumerate(plans):
