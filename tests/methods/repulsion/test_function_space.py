@@ -120,6 +120,23 @@ def test_without_repulsion_and_prior_it_is_a_deep_ensemble(likelihood):
     assert largest_difference(all_leaves(calm), all_leaves(plain)) < 1e-6
 
 
+class Branching(be.Gaussian):
+    """A likelihood with a branch on values, which vmap cannot run."""
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: dict) -> Tensor:
+        found = super().log_prob(outputs, targets, leaves)
+        return found if float(outputs.detach().mean()) < 1e6 else torch.zeros_like(found)
+
+
+def test_in_the_loop_the_likelihood_runs_member_by_member():
+    x, _ = table()
+    method, fitted = be.Repulsive(num_members=3, space="function"), []
+    for likelihood in (Branching(noise=0.5), be.Gaussian(noise=0.5)):
+        task = be.Task(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), likelihood)
+        fitted.append(quick_fit(task, (x, x[:, 0]), method, executor="loop"))
+    assert largest_difference(*(all_leaves(one) for one in fitted)) == 0
+
+
 def test_the_prior_over_weights_can_be_kept():
     task = be.Task(small_mlp, be.Categorical(), prior=be.NormalPrior(std=0.1))
     method = be.Repulsive(num_members=3, space="function", repulsion=0.0, function_prior=False)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import bayesemble as be
-from bayesemble.methods.repulsion.density_scores import effective_dimension, spread
+from bayesemble.methods.repulsion.density_scores import effective_dimension, principal_axes
 from bayesemble.methods.repulsion.interacting import products
 from bayesemble.methods.repulsion.kernels import RBF
 
@@ -40,7 +40,7 @@ def test_calibrated_it_rests_where_the_score_keeps_steins_identity():
     between = RBF()(x)
     implied = torch.linalg.solve(between, 8 * forces.repelling)
     held = -float(((x - x.mean(0)) * (implied @ x)).sum(1).mean())
-    assert held == pytest.approx(effective_dimension(spread(gram, dim), dim), rel=1e-4)
+    assert held == pytest.approx(effective_dimension(principal_axes(gram, dim), dim), rel=1e-4)
 
 
 @pytest.mark.parametrize("calibrate", [True, False])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bayesemble.methods.repulsion.density_scores import calibrate, effective_dimension, laplacian, spread
+from bayesemble.methods.repulsion.density_scores import calibrate, effective_dimension, laplacian, principal_axes
 from bayesemble.methods.repulsion.in_space import MethodInSpace
 from bayesemble.methods.repulsion.interacting import Forces
 from bayesemble.methods.repulsion.kernels import distances_of_gram
@@ -35,6 +35,6 @@ class Stein(MethodInSpace):
         gradients, count = laplacian(coupling), len(gram)
         if self.calibrate:
             ridged = between + _RIDGE * torch.eye(count, dtype=between.dtype, device=between.device)
-            effective = effective_dimension(spread(gram, dim), dim)
+            effective = effective_dimension(principal_axes(gram, dim), dim)
             gradients = between @ calibrate(torch.linalg.solve(ridged, gradients), gram, effective)
         return Forces(between / count, self.repulsion * gradients / count)
