@@ -98,6 +98,22 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, eve
         torch.testing.assert_close(found[i], phi / 6, rtol=1e-6, atol=1e-8)
 
 
+def test_members_of_svgd_share_the_prior_over_weights_as_they_share_the_likelihood():
+    """A linear model has one Jacobian J for all: phi = D (J^T s + p) - R f J with the prior's gradient p."""
+    x, y = data()
+    task = be.Task(lambda: nn.Linear(4, 3, bias=False).double(), be.Categorical(), be.NormalPrior(std=0.5))
+    method = be.Stein(**PLAIN, features="outputs", function_prior=False, driving=0.6)
+    state, found = moved(method, task, x, y)
+    w = state.members.params["weight"]
+    f = (x @ w.mT).flatten(1)
+    one_hot = nn.functional.one_hot(y, 3).double()
+    slope = ((one_hot - (x @ w.mT).softmax(-1)).mT @ x).flatten(1)
+    forces = method.forces(*products([f]))
+    push = ((forces.repelling @ f).unflatten(1, (6, 3)).mT @ x).flatten(1)
+    expected = 0.6 * forces.driving @ (slope - w.flatten(1) / 0.5**2) - push
+    torch.testing.assert_close(found, expected / 6)
+
+
 @pytest.mark.parametrize("executor", ["loop", be.Vmap(), be.Vmap(chunk=2)], ids=str)
 @pytest.mark.parametrize("make", [small_mlp, norm_mlp, dropout_mlp])
 def test_executors_agree(executor, make):

@@ -93,7 +93,7 @@ class FunctionSpace(Space):
         gradients = context.executor.coupled_gradients(function, number, members, batch, random, task.allocator)
         direction = task.data_gradient(gradients)
         if not self.function_prior:
-            task.add_prior_gradient(direction, members.params, factor=method.driving_factor(clock))
+            _add_prior_over_weights(direction, members, task, method.driving_factor(clock), number.shares)
         state = method.ascend(interacting.keep_estimate(state, number.norms) if measure else state, direction, context)
         return state, {"loss": number.losses} | interacting.last_norms(state)
 
@@ -189,6 +189,8 @@ class _NumberToClimb:
     """Features of members that repel and do not move `(member, coordinate)`."""
     measure: bool
     losses: Tensor = field(init=False)
+    shares: Tensor | None = field(init=False)
+    """What each member is driven by, `(member, member)`; None is its own gradient alone."""
     norms: Info = field(init=False)
 
     def __call__(self, outputs: Outputs) -> Tensor:
@@ -204,15 +206,15 @@ class _NumberToClimb:
         pull = self.space.prior_every * _prior_score(self.prior, features.detach())
         push = -forces.repelling[-len(features) :].to(features.dtype) @ (positions - positions[0])
         drift = log_likelihood.sum()
-        if self.measure or forces.driving is not None:
+        self.shares = None if forces.driving is None else forces.driving.to(features.dtype)
+        if self.measure or self.shares is not None:
             slope = torch.autograd.grad(drift, outputs["outputs"], retain_graph=True)[0].flatten(1)
         if self.measure:
             driving = torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
             self.norms = interacting.norms(driving, forces.repelling, gram)
-        if forces.driving is not None:  # members share what drives them: D s in the place of s
-            shares = forces.driving.to(features.dtype)
-            pull = shares @ pull
-            drift = drift + (outputs["outputs"].flatten(1) * (shares @ slope - slope)).sum()
+        if self.shares is not None:  # members share what drives them: D s in the place of s
+            pull = self.shares @ pull
+            drift = drift + (outputs["outputs"].flatten(1) * (self.shares @ slope - slope)).sum()
         return factor * drift + (features * (factor * pull + push)).sum() / task.data_factor
 
 
@@ -226,6 +228,20 @@ def _log_likelihoods(task: BoundTask, outputs: Outputs, batch: Batch) -> Tensor:
         return torch.stack([task.log_likelihood(one[member], targets, leaves) for one in seen]).mean()
 
     return torch.stack([mean_over_seen(member) for member in range(len(seen[0]))])
+
+
+def _add_prior_over_weights(
+    direction: Leaves, members: Members, task: BoundTask, factor: float, shares: Tensor | None
+) -> None:
+    """Add the gradient of the prior over weights, in place; members share it as they share that of the likelihood."""
+    if shares is None:
+        task.add_prior_gradient(direction, members.params, factor=factor)
+        return
+    prior = {name: torch.zeros_like(leaf) for name, leaf in direction.items()}
+    task.add_prior_gradient(prior, members.params, factor=factor)
+    for name, leaf in direction.items():
+        own = prior[name]
+        leaf.add_(own if name in members.shared else (shares.to(own.dtype) @ own.flatten(1)).view_as(own))
 
 
 def _prior_score(prior: Tensor | None, features: Tensor) -> Tensor:
