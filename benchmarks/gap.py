@@ -41,6 +41,8 @@ def methods(members: int) -> dict[str, Any]:
     found: dict[str, Any] = {"deep ensemble": be.DeepEnsemble(**common)}
     for space, calibrate in product(("weight", "function"), (True, False)):
         words, own = "calibrated" if calibrate else "as published", common | {"space": space, "calibrate": calibrate}
+        if space == "function":
+            own["prior_every"] = 1
         for estimator in ("kde", "sge", "ssge"):
             found[f"{estimator}, rbf, {space}, {words}"] = be.Repulsive(**own, estimator=estimator)
         found[f"kde, laplace, {space}, {words}"] = be.Repulsive(**own, kernel="laplace")

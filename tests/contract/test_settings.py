@@ -116,6 +116,7 @@ SPECIAL: dict[tuple[str, str], Any] = {
     ("hmc", "warmup"): 0.25,
 } | {(name, "start"): trained_network() for name in IMPLICIT}
 ALSO_NEEDS = {
+    ("svgd", "kernel"): {"calibrate": False},
     ("snapshot", "schedule"): {"start": 0.5},
     ("snapshot", "cycle"): {"start": 0.25},
     ("explicit", "jitter"): {"start": trained_network()},

@@ -39,7 +39,7 @@ COMMON = {"learning_rate": 0.1, "schedule": "cosine"}
         (be.Repulsive(num_members=100, **COMMON), 0.05),
         (be.Repulsive(num_members=100, estimator="ssge", **COMMON), 0.05),
         (be.Repulsive(num_members=100, estimator="ssge", calibrate=False, **COMMON), 0.25),
-        (be.Stein(num_members=100, **COMMON), 0.25),
+        (be.Stein(num_members=100, **COMMON), 0.1),
     ],
     ids=["kde", "ssge", "ssge uncalibrated", "svgd"],
 )
@@ -77,3 +77,48 @@ def test_the_uncalibrated_form_collapses_in_many_dimensions():
     problem = Linear(50, 500)
     w = problem.members(be.Repulsive(num_members=20, calibrate=False, **COMMON), 200)
     assert float(covariance(w).trace() / problem.covariance.trace()) < 0.1
+
+
+class TwoWidths(nn.Module):
+    """Five weights, two of them with a narrow prior."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Parameter(0.3 * torch.randn(2, dtype=torch.float64))
+        self.wide = nn.Parameter(torch.randn(3, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ torch.cat([self.narrow, self.wide]).unsqueeze(1)
+
+
+POINTS = torch.randn(5, 5, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+FUNCTIONS = be.FunctionSpace(function_prior=False, points=lambda generator: POINTS)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        be.Repulsive(num_members=20, **COMMON),
+        be.Stein(num_members=20, **COMMON),
+        be.Stein(num_members=20, kernel="laplace", **COMMON),
+        be.Stein(num_members=20, space=FUNCTIONS, **COMMON),
+    ],
+    ids=["repulsive", "svgd", "svgd laplace", "svgd function"],
+)
+def test_narrow_directions_are_as_right_as_wide_ones(method):
+    """A tempered posterior of condition 50; rescaled alone, SVGD collapses to a point in its narrow directions."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(6, 5, generator=generator, dtype=torch.float64) * torch.tensor([1, 1, 1, 1, 0.5])
+    y = x @ torch.tensor([0.3, -0.3, 1.0, -2.0, 0.5], dtype=torch.float64)
+    stds = torch.tensor([0.3, 0.3, 2.0, 2.0, 2.0], dtype=torch.float64)
+    precision = (x.T @ x / 0.4**2 + torch.diag(stds**-2)) / 0.5
+    curvature = torch.linalg.eigvalsh(precision)
+    assert curvature[-1] > 30 * curvature[0]
+    task = be.Task(TwoWidths, be.Gaussian(0.4), be.NormalPrior({"narrow": 0.3, "wide": 2.0}), temperature=0.5)
+    members = be.fit(task, method, (x, y), epochs=500, executor="vmap", progress=False).state.members.params
+    w = torch.cat([members["narrow"], members["wide"]], dim=1)
+    root = torch.linalg.cholesky(precision).T
+    white = (w - torch.linalg.solve(precision, x.T @ y / 0.4**2 / 0.5)) @ root.T
+    assert white.mean(0).norm() < 0.1
+    widths = torch.linalg.eigvalsh(covariance(white))
+    assert 0.85 < widths.min() < widths.max() < 1.15

@@ -12,9 +12,9 @@ from bayesemble.methods.repulsion.density_scores import (
     effective_dimension,
     kde,
     laplacian,
-    mixing,
+    principal_axes,
+    score_matrix,
     sge,
-    spread,
     ssge,
     whitened,
 )
@@ -147,7 +147,7 @@ def test_the_threshold_keeps_the_eigenvalue_that_crosses_it_and_never_none():
 
     def kept(threshold):
         """As many as the matrix has rank, which is at most 4, since its rows sum to zero."""
-        return int(torch.linalg.matrix_rank(mixing(squared_distances(x, x), "ssge", RBF(), 0.01, threshold)))
+        return int(torch.linalg.matrix_rank(score_matrix(squared_distances(x, x), "ssge", RBF(), 0.01, threshold)))
 
     assert kept(1e-12) == 1
     assert [kept(share - 1e-6) for share in shares] == [1, 2, 3, 4, 4]
@@ -169,7 +169,7 @@ def test_ssge_with_all_pairs_is_a_closed_form_and_tends_to_sge(kernel):
 @over_estimators
 def test_the_matrix_of_an_estimator_gives_what_its_function_gives(estimator):
     x = normal(6, 3)
-    matrix = mixing(squared_distances(x, x), estimator, Laplace(), 0.05)
+    matrix = score_matrix(squared_distances(x, x), estimator, Laplace(), 0.05)
     settings = {} if estimator == "kde" else {"eta": 0.05}
     close(matrix @ x, PUBLIC[estimator](x, Laplace(), **settings), 1e-12)
     close(matrix.sum(1), torch.zeros(6, dtype=torch.float64), 1e-12)
@@ -232,7 +232,7 @@ def test_more_than_half_equal_is_finite(estimate, kernel):
 def test_calibrated_estimates_keep_steins_identity(estimator, kernel, dim):
     x = 3 + 2 * normal(10, dim)
     gram = products_of(x)
-    raw = mixing(squared_distances(x, x), estimator, kernel)
+    raw = score_matrix(squared_distances(x, x), estimator, kernel)
     matrix = calibrate(raw, gram, dim)
     stein = -((x - x.mean(0)) * (matrix @ x)).sum(1).mean()
     assert float(stein) == pytest.approx(dim, rel=1e-9)
@@ -251,7 +251,7 @@ def test_uncalibrated_kde_falls_short_in_many_dimensions_as_documented():
 @over_estimators
 def test_nothing_to_calibrate_gives_zero(estimator):
     for x in (normal(1, 3), normal(1, 3).expand(4, 3)):
-        matrix = mixing(squared_distances(x, x), estimator, RBF())
+        matrix = score_matrix(squared_distances(x, x), estimator, RBF())
         assert (calibrate(matrix, products_of(x), 3) == 0).all()
 
 
@@ -261,8 +261,8 @@ def test_nothing_to_calibrate_gives_zero(estimator):
 def whitened_estimate(x, estimator="kde", kernel=None):
     """The whitened and calibrated estimate, as methods put it together."""
     gram, dim = products_of(x), x.shape[1]
-    inner, back = whitened(spread(gram, dim))
-    matrix = mixing(distances_of_gram(inner), estimator, kernel or RBF())
+    inner, back = whitened(principal_axes(gram, dim))
+    matrix = score_matrix(distances_of_gram(inner), estimator, kernel or RBF())
     return calibrate(matrix @ back, gram, dim) @ x
 
 
@@ -272,7 +272,7 @@ def test_whitened_products_are_those_of_samples_divided_by_the_root_of_their_cov
     values, vectors = torch.linalg.eigh(centred.T @ centred / 9)
     root = vectors @ torch.diag(values.rsqrt()) @ vectors.T
     white = centred @ root
-    inner, back = whitened(spread(products_of(x), 3))
+    inner, back = whitened(principal_axes(products_of(x), 3))
     close(inner, white @ white.T)
     close(back @ x, white @ root)  # the score of the samples is that of the white ones times the root
 
@@ -312,7 +312,7 @@ def test_directions_in_which_samples_hardly_differ_are_not_pushed_along_without_
     x = normal(9, 2) * torch.tensor([1.0, 1e-9], dtype=torch.float64)
     gram = products_of(x)
     bound = 9 / (1e-6 * torch.linalg.eigvalsh(gram).max())
-    assert torch.linalg.eigvalsh(whitened(spread(gram, 2))[1]).max() <= bound * (1 + 1e-9)
+    assert torch.linalg.eigvalsh(whitened(principal_axes(gram, 2))[1]).max() <= bound * (1 + 1e-9)
 
 
 def test_one_whitened_sample_has_no_score():
@@ -338,7 +338,7 @@ def test_whitened_samples_that_span_fewer_directions_keep_their_translation(esti
 def test_the_effective_dimension_is_between_rank_and_dimension_and_that_of_a_loop(share):
     for count, dim in ((6, 3), (6, 5), (6, 40), (2, 40)):
         x = normal(count, dim) * torch.logspace(0, 1, dim, dtype=torch.float64)
-        found, rank = effective_dimension(spread(products_of(x), dim), dim, share), min(count - 1, dim)
+        found, rank = effective_dimension(principal_axes(products_of(x), dim), dim, share), min(count - 1, dim)
         values = torch.linalg.svdvals(x - x.mean(0))[:rank] ** 2
         assert found == pytest.approx(rank + rank * share * (dim - rank) * float(values[-1] / values.sum()), rel=1e-9)
         assert rank - 1e-9 <= found <= dim + 1e-9
@@ -347,11 +347,11 @@ def test_the_effective_dimension_is_between_rank_and_dimension_and_that_of_a_loo
 
 def test_samples_that_spread_alike_in_all_directions_stand_for_all_coordinates():
     simplex = torch.eye(5, dtype=torch.float64)
-    assert effective_dimension(spread(products_of(simplex), 100), 100, share=1.0) == pytest.approx(100)
+    assert effective_dimension(principal_axes(products_of(simplex), 100), 100, share=1.0) == pytest.approx(100)
 
 
 def test_a_single_sample_stands_for_nothing():
-    assert effective_dimension(spread(torch.zeros(1, 1, dtype=torch.float64), 7), 7) == 0
+    assert effective_dimension(principal_axes(torch.zeros(1, 1, dtype=torch.float64), 7), 7) == 0
 
 
 # Statistics
@@ -394,6 +394,6 @@ def test_a_threshold_is_a_share(threshold):
 
 
 def test_samples_that_coincide_span_nothing():
-    found = spread(torch.zeros(4, 4, dtype=torch.float64), 7)
+    found = principal_axes(torch.zeros(4, 4, dtype=torch.float64), 7)
     assert found.values.shape == (0,)
     assert effective_dimension(found, 7) == 0

@@ -98,6 +98,22 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, eve
         torch.testing.assert_close(found[i], phi / 6, rtol=1e-6, atol=1e-8)
 
 
+def test_members_of_svgd_share_the_prior_over_weights_as_they_share_the_likelihood():
+    """A linear model has one Jacobian J for all: phi = D (J^T s + p) - R f J with the prior's gradient p."""
+    x, y = data()
+    task = be.Task(lambda: nn.Linear(4, 3, bias=False).double(), be.Categorical(), be.NormalPrior(std=0.5))
+    method = be.Stein(**PLAIN, features="outputs", function_prior=False, driving=0.6)
+    state, found = moved(method, task, x, y)
+    w = state.members.params["weight"]
+    f = (x @ w.mT).flatten(1)
+    one_hot = nn.functional.one_hot(y, 3).double()
+    slope = ((one_hot - (x @ w.mT).softmax(-1)).mT @ x).flatten(1)
+    forces = method.forces(*products([f]))
+    push = ((forces.repelling @ f).unflatten(1, (6, 3)).mT @ x).flatten(1)
+    expected = 0.6 * forces.driving @ (slope - w.flatten(1) / 0.5**2) - push
+    torch.testing.assert_close(found, expected / 6)
+
+
 @pytest.mark.parametrize("executor", ["loop", be.Vmap(), be.Vmap(chunk=2)], ids=str)
 @pytest.mark.parametrize("make", [small_mlp, norm_mlp, dropout_mlp])
 def test_executors_agree(executor, make):
@@ -118,6 +134,23 @@ def test_without_repulsion_and_prior_it_is_a_deep_ensemble(likelihood):
     calm = quick_fit(task, (x, y), be.Repulsive(num_members=3, space="function", repulsion=0.0))
     plain = quick_fit(task, (x, y), be.DeepEnsemble(num_members=3))
     assert largest_difference(all_leaves(calm), all_leaves(plain)) < 1e-6
+
+
+class Branching(be.Gaussian):
+    """A likelihood with a branch on values, which vmap cannot run."""
+
+    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: dict) -> Tensor:
+        found = super().log_prob(outputs, targets, leaves)
+        return found if float(outputs.detach().mean()) < 1e6 else torch.zeros_like(found)
+
+
+def test_in_the_loop_the_likelihood_runs_member_by_member():
+    x, _ = table()
+    method, fitted = be.Repulsive(num_members=3, space="function"), []
+    for likelihood in (Branching(noise=0.5), be.Gaussian(noise=0.5)):
+        task = be.Task(lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), likelihood)
+        fitted.append(quick_fit(task, (x, x[:, 0]), method, executor="loop"))
+    assert largest_difference(*(all_leaves(one) for one in fitted)) == 0
 
 
 def test_the_prior_over_weights_can_be_kept():

@@ -1,10 +1,16 @@
 import pytest
 import torch
+from torch import Tensor
 
 import bayesemble as be
-from bayesemble.methods.repulsion.density_scores import effective_dimension, spread
+from bayesemble.methods.repulsion.density_scores import effective_dimension, principal_axes
 from bayesemble.methods.repulsion.interacting import products
-from bayesemble.methods.repulsion.kernels import RBF
+from bayesemble.methods.repulsion.kernels import RBF, Laplace
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
 
 GOLDEN = torch.tensor([[-1.0], [0.0], [2.0]], dtype=torch.float64)
 
@@ -32,15 +38,45 @@ def test_it_is_the_double_sum_of_the_paper():
         torch.testing.assert_close((forces.driving @ score - forces.repelling @ x)[i], naive / 6)
 
 
-def test_calibrated_it_rests_where_the_score_keeps_steins_identity():
-    """At rest K s = K A x; for scores s = A x with Stein's identity nothing moves."""
-    x = torch.randn(8, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    gram, dim = products([x])
-    forces = be.Stein(num_members=8).forces(gram, dim)
-    between = RBF()(x)
-    implied = torch.linalg.solve(between, 8 * forces.repelling)
-    held = -float(((x - x.mean(0)) * (implied @ x)).sum(1).mean())
-    assert held == pytest.approx(effective_dimension(spread(gram, dim), dim), rel=1e-4)
+def white(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Centred members in units of their own covariance C, in the directions they span, and C^-1 (its inverse there)."""
+    centred = x - x.mean(0)
+    inverse = torch.linalg.pinv(centred.T @ centred / len(x), rtol=1e-9, hermitian=True)
+    values, vectors = torch.linalg.eigh(inverse)
+    return centred @ vectors @ values.clamp(min=0).sqrt().diag(), inverse
+
+
+@pytest.mark.parametrize(("count", "dim"), [(12, 3), (8, 30)])
+@pytest.mark.parametrize("kind", [RBF, Laplace])
+def test_calibrated_it_is_svgd_with_a_kernel_in_units_of_the_members_covariance(count, dim, kind):
+    """K and G of the docstring with C written out; one factor on G, which makes K^-1 G keep Stein's identity."""
+    x = normal(count, dim) @ normal(dim, dim, seed=1)
+    gram, _ = products([x])
+    forces = be.Stein(num_members=count, kernel=kind.__name__.lower()).forces(gram, dim)
+    z, inverse = white(x)
+    squared, kernel = torch.cdist(z, z).square(), kind()
+    between, coupling = kernel.couple(squared, kernel.length(squared))
+    torch.testing.assert_close(forces.driving, between / count)
+    naive = torch.stack([-(coupling[i].unsqueeze(1) * (x[i] - x)).sum(0) @ inverse for i in range(count)])
+    found = count * forces.repelling @ x
+    factor = (found * naive).sum() / naive.square().sum()
+    torch.testing.assert_close(found, factor * naive, rtol=1e-4, atol=1e-5 * float(found.abs().max()))
+    implied = torch.linalg.solve(between, found)
+    held = -float(((x - x.mean(0)) * implied).sum(1).mean())
+    assert held == pytest.approx(effective_dimension(principal_axes(gram, dim), dim), rel=1e-4)
+
+
+def test_calibrated_it_follows_every_change_of_units_and_axes():
+    """If w is measured as A w, gradients are A^-T g, and the force on them is A^-T phi."""
+    x, score = normal(9, 3), normal(9, 3, seed=1)
+    change = normal(3, 3, seed=2)
+
+    def phi(positions: Tensor, gradients: Tensor) -> Tensor:
+        forces = be.Stein(num_members=9).forces(*products([positions]))
+        return forces.driving @ gradients - forces.repelling @ positions
+
+    back = torch.linalg.inv(change)
+    torch.testing.assert_close(phi(x @ change.T, score @ back), phi(x, score) @ back)
 
 
 @pytest.mark.parametrize("calibrate", [True, False])

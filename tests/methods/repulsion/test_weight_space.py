@@ -36,7 +36,7 @@ def test_the_step_is_that_of_all_weights_laid_end_to_end(estimator, calibrate):
 
 
 def method_dimension(gram, dim):
-    return be.scores.effective_dimension(be.scores.spread(gram, dim), dim)
+    return be.scores.effective_dimension(be.scores.principal_axes(gram, dim), dim)
 
 
 def test_norm_layers_can_be_left_out_of_the_repulsion():

@@ -6,16 +6,26 @@
 with h = learning rate / N, as learning rates refer to the mean loss. Both leave exp(log joint) in place as h goes to 0.
 A temperature needs no other noise: `Task` divides the log joint by it. In every cycle the learning rate falls by a
 cosine. In the first part, exploration, there is no noise, and gradients are clipped: it is SGD (with momentum
-1 - alpha). In the rest, sampling, there is noise and no clipping, and networks are collected. All chains run side by
-side, each with noise of its own.
+1 - alpha). In the rest, sampling, there is noise and no clipping. The first half of sampling lets a chain forget the
+mode it comes from; in the second, networks are collected. All chains run side by side, each with noise of its own.
 
     rate_k = learning rate * ( floor + (1 - floor) (1 + cos(pi r_k)) / 2 ),    r_k the share of the cycle that is done
 
-`cycles=1, floor=1.0, exploration=0.0` is plain SGLD or SGHMC with a constant step.
+How large steps may be: nothing is accepted or refused, so they widen the law. Along a direction in which the log joint
+has curvature -c, the variance is 1/c / (1 - h c / (4 - 2 alpha)), with alpha = 1 for SGLD. Gradients of B of N rows
+have noise of their own; where its covariance is the curvature, as for a model that fits, it multiplies the variance by
+about 1 + h c (N / B - 1) / (2 alpha). So, with C the largest curvature that a chain has met (`stiffness.py`, measured
+at the begin of each part), steps of
 
-How far off it is: nothing is accepted or refused, so finite steps widen the law. Where the log joint has curvature -c,
-the variance is 1/c / (1 - h c / 2) for SGLD and 1/c / (1 - h c / (4 - 2 alpha)) for SGHMC. Gradients of batches add
-noise of their own, in proportion to h.
+    h = excess_variance / C / ( 1 / (4 - 2 alpha) + (N / B - 1) / (2 alpha) )
+
+add the share `excess_variance` in the stiffest direction, and less in all others. While sampling, the cosine does not
+fall below them: small posteriors are sampled whatever their units. A chain needs some alpha / (h c) steps, and at least
+some 2 / alpha, to forget where it was; directions for which sampling is too short have too little variance. With many
+batches h is small, which leaves the cosine of the paper.
+
+`excess_variance=None` is that cosine alone. With `cycles=1, floor=1.0, exploration=0.0` besides it is plain SGLD or
+SGHMC with a constant step.
 
 Reference: Welling & Teh (2011), "Bayesian learning via stochastic gradient Langevin dynamics"; Chen, Fox & Guestrin
 (2014), "Stochastic gradient Hamiltonian Monte Carlo"; Zhang et al. (2020), "Cyclical stochastic gradient MCMC for
@@ -26,6 +36,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
@@ -34,11 +45,12 @@ from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.execute.optimizers import clip_per_member
 from bayesemble.methods.along_training import kept_networks
 from bayesemble.methods.along_training.kept_networks import Moment
+from bayesemble.methods.along_training.stiffness import ITERATIONS, stiffness
 from bayesemble.methods.base import Chains, Context, Method
 from bayesemble.task.task import BoundTask
 
 SAMPLERS = ("sghmc", "sgld")
-_VELOCITY = "velocity"
+_VELOCITY, _STIFFNESS = "velocity", "stiffness"  # slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +67,15 @@ class CyclicalSGMCMC(Method):
     floor: float = setting(
         0.0, "step size at the end of a cycle, as a share of the first; 1 keeps it constant", within="[0, 1]"
     )
-    exploration: float = setting(
-        0.8, "share of each cycle without noise, before networks are collected", within="[0, 1)"
+    exploration: float = setting(0.5, "share of each cycle without noise", within="[0, 1)")
+    excess_variance: float | None = setting(
+        0.1,
+        "share of variance that the smallest steps of sampling add in the stiffest direction; None: they fall to the "
+        "floor",
+        within="(0, 1)",
     )
     samples_per_cycle: int = setting(
-        3, "networks collected of each chain and cycle, evenly spaced while sampling", least=1
+        3, "networks collected of each chain and cycle, evenly spaced in the second half of sampling", least=1
     )
     clip: float | None = setting(
         1.0, "largest norm of each chain's gradient of the mean loss while exploring; None cuts nothing", above=0
@@ -77,14 +93,21 @@ class CyclicalSGMCMC(Method):
         return True
 
     @property
+    def friction(self) -> float:
+        """The share of the velocity that is lost in a step."""
+        return self.alpha if self.sampler == "sghmc" else 1.0
+
+    @property
     def training_slots(self) -> tuple[str, ...]:
-        """The velocities."""
-        return (_VELOCITY,)
+        """The velocities, and what the steps of sampling follow from."""
+        return (_VELOCITY, _STIFFNESS)
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the chains where networks start, at rest."""
         members = task.new_members(self.num_members, seed)
         slots = kept_networks.make(members, self.cycles * self.samples_per_cycle, task.allocator)
+        if self.excess_variance is not None:
+            slots[_STIFFNESS] = {"largest": torch.zeros(self.num_members, dtype=torch.float64)}
         if self.sampler == "sghmc":
             slots[_VELOCITY] = task.allocator.zeros_like(members.params, _VELOCITY)
         return State(members, slots)
@@ -92,22 +115,23 @@ class CyclicalSGMCMC(Method):
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move all chains, with noise if they are sampling, and collect them if it is time."""
         task, members, now = context.task, state.members, self.moment(context.clock)
+        measured = self._measure(state, batch, context)
         values, gradients = context.gradients(members, batch)
         uphill = {
             name: leaf.div_(task.num_data) for name, leaf in task.log_joint_gradient(gradients, members.params).items()
         }
         if self.clip is not None and not now.sampling:
             clip_per_member(uphill, self.clip, members.shared)
-        rate = self.learning_rate * now.factor
+        rates = self._rates(state, now, batch, task)
         for leaf in uphill.values():
-            leaf.mul_(rate)
+            for own, rate in zip(leaf.unbind(0), rates.tolist(), strict=True):
+                own.mul_(rate)
         if now.sampling:
-            friction = self.alpha if self.sampler == "sghmc" else 1.0
-            add_noise(uphill, math.sqrt(2 * rate * friction / task.num_data), context.clock)
+            add_noise(uphill, (2 * rates * self.friction / task.num_data).sqrt().tolist(), context.clock)
         self._move(state, uphill)
         if now.keep is not None:
             kept_networks.put(state, now.keep)
-        return state, {"loss": -values}
+        return state, {"loss": -values} | measured
 
     def networks(self, state: State) -> Members:
         """The networks collected of all chains, chain after chain; before there are any, the chains."""
@@ -124,18 +148,47 @@ class CyclicalSGMCMC(Method):
             total >= self.cycles,
             f"cycles={self.cycles} need at least as many steps, the run has {total}; take more epochs or fewer cycles",
         )
-        cycle = clock.step * self.cycles // total
-        begin, end = (-(-turn * total // self.cycles) for turn in (cycle, cycle + 1))
-        exploring = min(round(self.exploration * (end - begin)), end - begin - 1)
+        begin, sampling, end = self._stages(clock)
         cosine = (1 + math.cos(math.pi * (clock.step - begin) / (end - begin))) / 2
         factor = self.floor + (1 - self.floor) * cosine
-        done, num = clock.step - begin - exploring, end - begin - exploring
-        if done < 0:
+        if clock.step < sampling:
             return Moment(factor)
-        wanted = min(self.samples_per_cycle, num)
+        wanted = min(self.samples_per_cycle, end - sampling)
+        collecting = min(sampling + (end - sampling) // 2, end - wanted)
+        done, num = clock.step - collecting, end - collecting
+        if done < 0:
+            return Moment(factor, sampling=True)
         index = done * wanted // num
         full = (done + 1) * wanted // num > index
+        cycle = clock.step * self.cycles // total
         return Moment(factor, cycle * self.samples_per_cycle + index if full else None, sampling=True)
+
+    def _stages(self, clock: Clock) -> tuple[int, int, int]:
+        """The first step of the cycle, the first with noise, and the first of the next cycle."""
+        cycle = clock.step * self.cycles // clock.total_steps
+        begin, end = (-(-turn * clock.total_steps // self.cycles) for turn in (cycle, cycle + 1))
+        return begin, begin + min(round(self.exploration * (end - begin)), end - begin - 1), end
+
+    def _measure(self, state: State, batch: Batch, context: Context) -> Info:
+        """Look, at the begin of each stage, how stiff the posterior is; the stiffest place of a chain counts."""
+        begin, sampling, _ = self._stages(context.clock)
+        if self.excess_variance is None or context.clock.step not in (begin, sampling):
+            return {}
+        largest = state.slots[_STIFFNESS]["largest"]
+        largest.copy_(torch.maximum(largest, stiffness(state.members, batch, context)))
+        return {"gradients": torch.full_like(largest, 2 + ITERATIONS)}
+
+    def _rates(self, state: State, now: Moment, batch: Batch, task: BoundTask) -> Tensor:
+        """The step size of each chain, on the mean loss, `(member,)`."""
+        falling = torch.full((self.num_members,), self.learning_rate * now.factor, dtype=torch.float64)
+        if self.excess_variance is None or not now.sampling:
+            return falling
+        batches = task.num_data / batch.targets_of(0).shape[0]
+        added = 1 / (4 - 2 * self.friction) + (batches - 1) / (2 * self.friction)
+        largest = state.slots[_STIFFNESS]["largest"]
+        return torch.where(
+            largest > 0, falling.maximum(task.num_data * self.excess_variance / added / largest), falling
+        )
 
     def _move(self, state: State, push: Leaves) -> None:
         """Add the push to the positions, or to the velocities and these to the positions."""
@@ -144,13 +197,13 @@ class CyclicalSGMCMC(Method):
             leaf.add_(push[name] if velocities is None else velocities[name].mul_(1 - self.alpha).add_(push[name]))
 
 
-def add_noise(leaves: Leaves, scale: float, clock: Clock) -> None:
-    """Add normal numbers to leaves `(member, ...)`, in place; those of a member derive from its own seed and the step.
+def add_noise(leaves: Leaves, scales: list[float], clock: Clock) -> None:
+    """Add normal numbers to leaves `(member, ...)`, in place, with a standard deviation for each member.
 
-    Leaves are gone through by name, as a checkpoint keeps no other order.
+    Those of a member derive from its own seed and the step. Leaves are gone through by name, as a checkpoint keeps no
+    other order.
     """
-    num_members = len(next(iter(leaves.values())))
-    generators = [seeds.generator(clock.seed, "member", i, "noise", clock.step) for i in range(num_members)]
+    generators = [seeds.generator(clock.seed, "member", i, "noise", clock.step) for i in range(len(scales))]
     for name in sorted(leaves):
-        for own, generator in zip(leaves[name].unbind(0), generators, strict=True):
+        for own, scale, generator in zip(leaves[name].unbind(0), scales, generators, strict=True):
             own.add_(torch.randn(own.shape, generator=generator, dtype=own.dtype).to(own.device), alpha=scale)

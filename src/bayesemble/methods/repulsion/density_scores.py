@@ -24,7 +24,7 @@ from bayesemble.methods.repulsion.kernels import RBF, Kernel, squared_distances
 
 ESTIMATORS = ("kde", "sge", "ssge")
 _ROUNDING = 1e-9
-_NO_SPREAD = 1e-6  # a variance below this share of the largest is taken for rounding
+_NO_VARIANCE = 1e-6  # a variance below this share of the largest is taken for rounding
 
 
 def kde(x: Tensor, kernel: Kernel | None = None) -> Tensor:
@@ -61,7 +61,7 @@ def ssge(
     return across @ (_spectral(between, eta, threshold) @ (laplacian(coupling) @ (x - x.mean(0))))
 
 
-def mixing(
+def score_matrix(
     squared: Tensor, estimator: str, kernel: Kernel, eta: float = 0.01, threshold: float | None = None
 ) -> Tensor:
     """The matrix A of an estimator, g = A x, from squared distances `(member, member)`."""
@@ -97,24 +97,24 @@ def calibrate(matrix: Tensor, gram: Tensor, dim: float) -> Tensor:
     return matrix * (dim / held)
 
 
-class Spread(NamedTuple):
+class PrincipalAxes(NamedTuple):
     """Variances `(rank,)`, ascending, and directions `(member, rank)` in which samples differ."""
 
     values: Tensor
     vectors: Tensor
 
 
-def spread(gram: Tensor, dim: int) -> Spread:
+def principal_axes(gram: Tensor, dim: int) -> PrincipalAxes:
     """The eigenpairs of the products B of centred samples that are not zero: n - 1 of them, or fewer."""
     count = len(gram)
     # The vector of ones, which B sends to zero, is moved out of the way to the end.
     values, vectors = torch.linalg.eigh(gram + 2 * gram.trace() / count)
     values, vectors = values[:-1], vectors[:, :-1]
-    rank = min(count - 1, dim, int((values > _NO_SPREAD * values[-1:]).sum()))
-    return Spread(values[count - 1 - rank :], vectors[:, count - 1 - rank :])
+    rank = min(count - 1, dim, int((values > _NO_VARIANCE * values[-1:]).sum()))
+    return PrincipalAxes(values[count - 1 - rank :], vectors[:, count - 1 - rank :])
 
 
-def effective_dimension(found: Spread, dim: int, share: float = 0.5) -> float:
+def effective_dimension(found: PrincipalAxes, dim: int, share: float = 0.5) -> float:
     """How many of the coordinates n samples can stand for, between their rank and `dim`.
 
     Samples span at most n - 1 directions, and members that follow a posterior settle in its widest ones. Charged with
@@ -129,7 +129,7 @@ def effective_dimension(found: Spread, dim: int, share: float = 0.5) -> float:
     return rank * (1 + share * (dim - rank) * float(values[0] / values.sum())) if rank else 0.0
 
 
-def whitened(found: Spread) -> tuple[Tensor, Tensor]:
+def whitened(found: PrincipalAxes) -> tuple[Tensor, Tensor]:
     """Products of the samples in coordinates in which their spread is the same in all directions, and the way back.
 
     With B = U diag(lambda) U^T, whitened samples have the products n U U^T, and an estimate A for them is the estimate
@@ -143,7 +143,7 @@ def whitened(found: Spread) -> tuple[Tensor, Tensor]:
 def _estimate(x: Tensor, estimator: str, kernel: Kernel | None, eta: float) -> Tensor:
     _check(x, eta, None)
     # The rows of the matrix sum to zero; centring keeps the rounding of that small.
-    return mixing(squared_distances(x, x), estimator, kernel or RBF(), eta) @ (x - x.mean(0))
+    return score_matrix(squared_distances(x, x), estimator, kernel or RBF(), eta) @ (x - x.mean(0))
 
 
 def _spectral(between: Tensor, eta: float, threshold: float | None) -> Tensor:

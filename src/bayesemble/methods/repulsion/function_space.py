@@ -14,7 +14,7 @@ estimates the score of their outputs at those of the members. Each time, one of 
 Reference: D'Angelo & Fortuin (2021); Wang et al. (2019).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, OutputFunction, Outputs, map_tensors, tensors_of
-from bayesemble.execute.executor import Executor
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import observe
 from bayesemble.methods.repulsion import density_scores, interacting
@@ -77,44 +76,26 @@ class FunctionSpace(Space):
         all_members: Members | None = None,
     ) -> tuple[State, Info]:
         """Move the members, driven by likelihood and prior and repelled by one another's outputs."""
-        task, executor, clock = context.task, context.executor, context.clock
-        members, factor, info, found = state.members, method.driving_factor(clock), Info(), Info()
-        measure, points = self.is_due(state, context), self._points(batch, clock)
-        prior = self._prior_features(state, task, executor, points, batch, clock)
+        task, members, clock = context.task, state.members, context.clock
+        points, measure = self._points(batch, clock), self.is_due(state, context)
         all_members = all_members or members
         finished = all_members.part(0, all_members.num_members - members.num_members)
-        still = self._features_of(task, executor, finished, points, batch) if finished.num_members else None
-
-        def couple(outputs: Outputs) -> Tensor:
-            log_likelihood = _log_likelihoods(task, outputs, batch)
-            features = outputs["features"].flatten(1)
-            positions = features.detach() if still is None else torch.cat([still, features.detach()])
-            gram, dim = interacting.products([positions])
-            interacting.check_finite(gram, "outputs", clock)
-            forces = method.forces(gram, dim - self._lost(task, outputs["features"][0]))
-            pull = self.prior_every * _prior_score(prior, features.detach())
-            push = -forces.repelling[-len(features) :].to(features.dtype) @ (positions - positions[0])
-            drift = log_likelihood.sum()
-            info["loss"] = -log_likelihood.detach()
-            if measure or forces.driving is not None:
-                slope = torch.autograd.grad(drift, outputs["outputs"], retain_graph=True)[0].flatten(1)
-            if measure:
-                driving = torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
-                found.update(interacting.norms(driving, forces.repelling, gram))
-            if forces.driving is not None:  # members share what drives them: D s in the place of s
-                mix = forces.driving.to(features.dtype)
-                pull = mix @ pull
-                drift = drift + (outputs["outputs"].flatten(1) * (mix @ slope - slope)).sum()
-            return factor * drift + (features * (factor * pull + push)).sum() / task.data_factor
-
-        random = context.random_seeds(members)
-        function = self._member_function(method, task, points)
-        gradients = executor.coupled_gradients(function, couple, members, batch, random, task.allocator)
+        number = _NumberToClimb(
+            method=method,
+            space=self,
+            context=context,
+            batch=batch,
+            prior=self._prior_features(state, context, points, batch),
+            finished=self._features_of(context, finished, points, batch) if finished.num_members else None,
+            measure=measure,
+        )
+        function, random = self._member_function(method, task, points), context.random_seeds(members)
+        gradients = context.executor.coupled_gradients(function, number, members, batch, random, task.allocator)
         direction = task.data_gradient(gradients)
         if not self.function_prior:
-            task.add_prior_gradient(direction, members.params, factor=factor)
-        state = method.ascend(interacting.keep_estimate(state, found) if measure else state, direction, context)
-        return state, info | interacting.last_norms(state)
+            _add_prior_over_weights(direction, members, task, method.driving_factor(clock), number.shares)
+        state = method.ascend(interacting.keep_estimate(state, number.norms) if measure else state, direction, context)
+        return state, {"loss": number.losses} | interacting.last_norms(state)
 
     def _member_function(self, method: InteractingMethod, task: BoundTask, points: Inputs | None) -> OutputFunction:
         """Outputs of one member on the batch, its features where functions are compared, leaves of the likelihood."""
@@ -142,7 +123,7 @@ class FunctionSpace(Space):
             raise SettingError(f"features='log_probs' needs a Categorical likelihood, the task has {task.likelihood}")
         return self.features
 
-    def _lost(self, task: BoundTask, features: Tensor) -> int:
+    def dependent(self, task: BoundTask, features: Tensor) -> int:
         """How many coordinates of the features follow from the others: one per row of centred or normalised outputs."""
         return features[..., 0].numel() if self._kind(task) != "outputs" else 0
 
@@ -168,50 +149,99 @@ class FunctionSpace(Space):
             batch.inputs,
         )
 
-    def _features_of(
-        self,
-        task: BoundTask,
-        executor: Executor,
-        members: Members,
-        points: Inputs | None,
-        batch: Batch,
-    ) -> Tensor:
+    def _features_of(self, context: Context, members: Members, points: Inputs | None, batch: Batch) -> Tensor:
         """Features of members that do not move, `(member, coordinate)`."""
 
         def function(params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
-            return self._features(task, task.forward(params, buffers, inputs))
+            return self._features(context.task, context.task.forward(params, buffers, inputs))
 
-        return executor.outputs(function, members, batch.inputs if points is None else points, False).flatten(1)
+        inputs = batch.inputs if points is None else points
+        return context.executor.outputs(function, members, inputs, per_member=False).flatten(1)
 
-    def _prior_features(
-        self,
-        state: State,
-        task: BoundTask,
-        executor: Executor,
-        points: Inputs | None,
-        batch: Batch,
-        clock: Clock,
-    ) -> Tensor | None:
+    def _prior_features(self, state: State, context: Context, points: Inputs | None, batch: Batch) -> Tensor | None:
         """Features of the networks drawn from the prior on the first rows `(draw, coordinate)`; one of them is new."""
-        pool = state.slots.get(_POOL)
+        pool, clock = state.slots.get(_POOL), context.clock
         if pool is None or clock.step % self.prior_every:
             return None
         number = clock.step // self.prior_every % self.prior_draws
-        for name, leaf in _prior_draw(task, clock.seed, clock.step).items():
+        for name, leaf in _prior_draw(context.task, clock.seed, clock.step).items():
             pool[name][number].copy_(leaf)
         weights = torch.full((self.prior_draws,), 1 / self.prior_draws, device=state.members.weights.device)
         drawn = Members(pool, state.slots.get(_POOL_BUFFERS, {}), weights, state.members.shared)
         few = map_tensors(lambda leaf: leaf[: self.prior_points], batch.inputs if points is None else points)
-        return self._features_of(task, executor, drawn, few, batch)
+        return self._features_of(context, drawn, few, batch)
+
+
+@dataclass(kw_only=True)
+class _NumberToClimb:
+    """The number that is made of the outputs of all members and has phi for its gradient in their weights.
+
+    It also keeps what is told of a step: the losses, and the norms of the forces if they are measured.
+    """
+
+    method: InteractingMethod
+    space: FunctionSpace
+    context: Context
+    batch: Batch
+    prior: Tensor | None
+    """Features of networks drawn from the prior `(draw, coordinate)`, where it acts."""
+    finished: Tensor | None
+    """Features of members that repel and do not move `(member, coordinate)`."""
+    measure: bool
+    losses: Tensor = field(init=False)
+    shares: Tensor | None = field(init=False)
+    """What each member is driven by, `(member, member)`; None is its own gradient alone."""
+    norms: Info = field(init=False)
+
+    def __call__(self, outputs: Outputs) -> Tensor:
+        """factor * log likelihoods + f . u, where u counts as constant."""
+        task, factor = self.context.task, self.method.driving_factor(self.context.clock)
+        log_likelihood = _log_likelihoods(task, outputs, self.batch)
+        self.losses = -log_likelihood.detach()
+        features = outputs["features"].flatten(1)
+        positions = features.detach() if self.finished is None else torch.cat([self.finished, features.detach()])
+        gram, dim = interacting.products([positions])
+        interacting.check_finite(gram, "outputs", self.context.clock)
+        forces = self.method.forces(gram, dim - self.space.dependent(task, outputs["features"][0]))
+        pull = self.space.prior_every * _prior_score(self.prior, features.detach())
+        push = -forces.repelling[-len(features) :].to(features.dtype) @ (positions - positions[0])
+        drift = log_likelihood.sum()
+        self.shares = None if forces.driving is None else forces.driving.to(features.dtype)
+        if self.measure or self.shares is not None:
+            slope = torch.autograd.grad(drift, outputs["outputs"], retain_graph=True)[0].flatten(1)
+        if self.measure:
+            driving = torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
+            self.norms = interacting.norms(driving, forces.repelling, gram)
+        if self.shares is not None:  # members share what drives them: D s in the place of s
+            pull = self.shares @ pull
+            drift = drift + (outputs["outputs"].flatten(1) * (self.shares @ slope - slope)).sum()
+        return factor * drift + (features * (factor * pull + push)).sum() / task.data_factor
 
 
 def _log_likelihoods(task: BoundTask, outputs: Outputs, batch: Batch) -> Tensor:
     """The mean log likelihood of each member `(member,)`, over clean and adversarial outputs."""
-    leaves = {name: leaf for name, leaf in outputs.items() if name.startswith(OF_LIKELIHOOD)}
-    own = 0 if batch.targets_per_member else None
-    mapped = torch.vmap(task.log_likelihood, in_dims=(0, own, 0))
     seen = [outputs[name] for name in ("outputs", "adversarial") if name in outputs]
-    return torch.stack([mapped(one, batch.targets, leaves) for one in seen]).mean(0)
+
+    def mean_over_seen(member: int) -> Tensor:
+        leaves = {name: leaf[member] for name, leaf in outputs.items() if name.startswith(OF_LIKELIHOOD)}
+        targets = batch.targets_of(member)
+        return torch.stack([task.log_likelihood(one[member], targets, leaves) for one in seen]).mean()
+
+    return torch.stack([mean_over_seen(member) for member in range(len(seen[0]))])
+
+
+def _add_prior_over_weights(
+    direction: Leaves, members: Members, task: BoundTask, factor: float, shares: Tensor | None
+) -> None:
+    """Add the gradient of the prior over weights, in place; members share it as they share that of the likelihood."""
+    if shares is None:
+        task.add_prior_gradient(direction, members.params, factor=factor)
+        return
+    prior = {name: torch.zeros_like(leaf) for name, leaf in direction.items()}
+    task.add_prior_gradient(prior, members.params, factor=factor)
+    for name, leaf in direction.items():
+        own = prior[name]
+        leaf.add_(own if name in members.shared else (shares.to(own.dtype) @ own.flatten(1)).view_as(own))
 
 
 def _prior_score(prior: Tensor | None, features: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ from bayesemble.methods.repulsion.density_scores import (
     ESTIMATORS,
     calibrate,
     effective_dimension,
-    mixing,
-    spread,
+    principal_axes,
+    score_matrix,
     whitened,
 )
 from bayesemble.methods.repulsion.in_space import MethodInSpace
@@ -69,9 +69,9 @@ class Repulsive(MethodInSpace):
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """No exchange of scores; repulsion by the estimated score of the members' own density."""
         whiten = self.calibrate if self.whiten is None else self.whiten
-        own = spread(gram, dim)
+        own = principal_axes(gram, dim)
         inner, back = whitened(own) if whiten else (gram, None)
-        matrix = mixing(distances_of_gram(inner), self.estimator, self.make_kernel(), self.eta, self.threshold)
+        matrix = score_matrix(distances_of_gram(inner), self.estimator, self.make_kernel(), self.eta, self.threshold)
         if back is not None:
             matrix = matrix @ back
         if self.calibrate:
