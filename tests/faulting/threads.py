@@ -4,7 +4,6 @@ and the user's own random numbers and number of threads stay what they are.
 
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -109,33 +108,36 @@ def fits(name: str, executor: str) -> Verdict:
 
 
 def user_stream(act: Callable[[], Any], chance: random.Random) -> Verdict:
-    """The user draws from torch's global generator while something trains or predicts in another thread."""
-    seed, before, found = chance.randrange(10**6), torch.get_rng_state(), []
+    """The user draws from torch's global generator while something is done in another thread; neither disturbs."""
+    alone, seed, before, found = act(), chance.randrange(10**6), torch.get_rng_state(), []
+    pool = ThreadPoolExecutor(1)
     try:
         torch.manual_seed(seed)
-        thread = threading.Thread(target=act)
-        thread.start()
-        while thread.is_alive() or len(found) < 100:
+        beside = pool.submit(act)
+        while not beside.done() or len(found) < 100:
             found.append(float(torch.rand(())))
             time.sleep(1e-4)
         torch.manual_seed(seed)
         expected = [float(torch.rand(())) for _ in found]
     finally:
         torch.set_rng_state(before)
+        pool.shutdown()
     wrong = sum(one != other for one, other in zip(expected, found, strict=True))
     check(not wrong, SILENT, f"{wrong} of {len(expected)} numbers of the user's own torch.rand are others")
-    return RIGHT, "the user's numbers are untouched"
+    check(beside.result() == alone, SILENT, "the user's torch.rand changed what came out in the other thread")
+    return RIGHT, "the user's numbers and ours are untouched"
 
 
-def fit_with(executor: str) -> None:
+def fit_with(executor: str) -> dict[str, bytes]:
+    """The weights of a network with dropout."""
     task = be.Task(dropout_mlp, be.Categorical())
-    quick_fit(task, table(), be.DeepEnsemble(num_members=4), executor=executor, epochs=10)
+    return stage.weights(quick_fit(task, table(), be.DeepEnsemble(num_members=4), executor=executor, epochs=10))
 
 
-def predict_by_dropout() -> None:
+def predict_by_dropout() -> list[bytes]:
+    """Predictions for which dropout draws."""
     ensemble = trained("mc_dropout", "loop")
-    for _ in range(20):
-        ensemble.predict(table(8)[0], num_draws=5)
+    return [ensemble.predict(table(8)[0], num_draws=5, seed=seed).probs.numpy().tobytes() for seed in range(20)]
 
 
 def thread_count(_: random.Random) -> Verdict:
