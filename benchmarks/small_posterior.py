@@ -43,7 +43,7 @@ def truth(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def shares(method: be.CyclicalSGMCMC, steps: int, batch_size: int | None) -> list[str]:
     x, y = rows()
-    mean, variance = truth(x, y)
+    _, variance = truth(x, y)
     task = be.Task(lambda: nn.Linear(2, 1, bias=False).double(), be.Bernoulli(), be.NormalPrior(PRIOR_STD))
     epochs = steps // (1 if batch_size is None else ROWS // batch_size)
     ensemble = be.fit(task, method, (x, y), epochs=epochs, batch_size=batch_size, executor="vmap", progress=False)

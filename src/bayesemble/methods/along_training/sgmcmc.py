@@ -15,7 +15,7 @@ How large steps may be: nothing is accepted or refused, so they widen the law. A
 has curvature -c, the variance is 1/c / (1 - h c / (4 - 2 alpha)), with alpha = 1 for SGLD. Gradients of B of N rows
 have noise of their own; where its covariance is the curvature, as for a model that fits, it multiplies the variance by
 about 1 + h c (N / B - 1) / (2 alpha). So, with C the largest curvature that a chain has met (`stiffness.py`, measured
-at the begin of each part), steps of
+at the beginning of each part), steps of
 
     h = excess_variance / C / ( 1 / (4 - 2 alpha) + (N / B - 1) / (2 alpha) )
 
@@ -170,7 +170,7 @@ class CyclicalSGMCMC(Method):
         return begin, begin + min(round(self.exploration * (end - begin)), end - begin - 1), end
 
     def _measure(self, state: State, batch: Batch, context: Context) -> Info:
-        """Look, at the begin of each stage, how stiff the posterior is; the stiffest place of a chain counts."""
+        """Look, at the beginning of each stage, how stiff the posterior is; the stiffest place of a chain counts."""
         begin, sampling, _ = self._stages(context.clock)
         if self.excess_variance is None or context.clock.step not in (begin, sampling):
             return {}
