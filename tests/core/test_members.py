@@ -139,8 +139,10 @@ def test_groups_are_all_leaves_and_can_be_exchanged():
     assert state.members.weights.tolist() == [1 / 3] * 3
 
 
+@pytest.mark.parametrize("at_a_time", [1, 4, 1000])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_the_first_leaf_that_is_not_finite_is_found_with_its_member(bad):
+def test_the_first_leaf_that_is_not_finite_is_found_with_its_member(bad, at_a_time, monkeypatch):
+    monkeypatch.setattr("bayesemble.core.members._AT_A_TIME", at_a_time)
     params = {"a": torch.zeros(3, 2), "b": torch.zeros(2)}
     members = Members(params, {"count": torch.zeros(3, dtype=torch.long)}, torch.full((3,), 1 / 3), frozenset({"b"}))
     assert members.first_not_finite() is None
@@ -148,6 +150,19 @@ def test_the_first_leaf_that_is_not_finite_is_found_with_its_member(bad):
     assert members.first_not_finite() == (None, "b")
     params["a"][2, 0] = bad
     assert members.first_not_finite() == (2, "a")
+
+
+def test_a_buffer_may_hold_infinity_but_no_undefined_number():
+    mask = torch.tensor([[0.0, -torch.inf]] * 2)
+    members = Members({"a": torch.zeros(2, 1)}, {"mask": mask}, torch.full((2,), 0.5))
+    assert members.first_not_finite() is None
+    assert State(members).finite_members().tolist() == [True, True]
+    start = State(members).clone()
+    State(members).put_back(torch.tensor([1]), start)
+    assert mask[1].tolist() == [0.0, -torch.inf]
+    mask[1, 0] = torch.nan
+    assert members.first_not_finite() == (1, "mask")
+    assert State(members).finite_members().tolist() == [True, False]
 
 
 def test_what_has_a_member_axis_can_be_put_back_and_told_finite():
@@ -169,6 +184,7 @@ def test_what_has_a_member_axis_can_be_put_back_and_told_finite():
 
 def test_what_was_never_finite_becomes_zero():
     members = three_members()
-    members.buffers["mean"][1] = torch.inf
+    before = members.params["bias"].clone()
+    members.params["bias"][1] = torch.inf
     State(members).put_back(torch.tensor([1]), State(members).clone())
-    assert members.buffers["mean"].tolist() == [[0, 0], [0, 0], [20, 20]]
+    assert members.params["bias"].tolist() == [before[0].tolist(), [0, 0], before[2].tolist()]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.core.errors import BayesembleError, TrainingError
-from bayesemble.training import checkpoint
+from bayesemble.training.run_folders import checkpoint
 from faulting.fault import HARMLESS, LOSS, REFUSED, RIGHT, SILENT, UNCLEAR, Attempt, Verdict, check, heard
 from helpers import quick_fit, small_mlp, table
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import bayesemble as be
 from bayesemble.apps.compare.results import Comparison
-from bayesemble.training import checkpoint
+from bayesemble.training.run_folders import checkpoint
 from faulting import kills, stage
 from faulting.fault import HANG, LEFTOVER, LOSS, RIGHT, SILENT, TRACEBACK, Attempt, Verdict, check, temporaries
 from faulting.kills import Place

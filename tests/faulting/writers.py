@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import bayesemble as be
-from bayesemble.training import checkpoint
+from bayesemble.training.run_folders import checkpoint
 from faulting import stage
 from faulting.fault import (
     LEFTOVER,

@@ -96,7 +96,7 @@ def test_rows_do_not_act_on_one_another(table):
 def test_an_ensemble_trains_on_numbers_and_categories(table):
     labels = (table[1][:, 0] > 2).long()
     ensemble = quick_fit(
-        be.Task(lambda: make(category_sizes=(4, 4)), be.Categorical()),
+        be.Task(lambda: tabular(3, (4, 4), 2, width=8), be.Categorical()),
         (table, labels),
         be.DeepEnsemble(num_members=2, learning_rate=0.02),
         epochs=40,

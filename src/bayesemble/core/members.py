@@ -14,6 +14,9 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Leaves
 
+_AT_A_TIME = 1 << 20
+"""How many numbers are looked at in one go."""
+
 
 @dataclass(frozen=True, eq=False)
 class Members:
@@ -127,11 +130,18 @@ class Members:
         return replace(self, weights=tensor / tensor.sum())
 
     def first_not_finite(self) -> tuple[int | None, str] | None:
-        """A member and one of its leaves with numbers that are not finite, or None; a shared leaf has no member."""
+        """A member and one of its leaves with numbers that are not finite, or None; a shared leaf has no member.
+
+        Infinite numbers in a buffer may be meant, as in the mask of an attention.
+        """
         for name, leaf in (self.params | self.buffers).items():
-            for index, part in enumerate([leaf] if name in self.shared else leaf):
-                if not part.isfinite().all():
-                    return None if name in self.shared else index, name
+            rows = leaf.unsqueeze(0) if name in self.shared else leaf
+            few = max(_AT_A_TIME // max(rows[:1].numel(), 1), 1)  # members on disk do not come into memory at once
+            for start, part in zip(range(0, len(rows), few), rows.split(few), strict=True):
+                sound = _sound(part, name in self.buffers)
+                if not sound.all():
+                    first = (~sound).reshape(len(part), -1).any(1).nonzero()[0]
+                    return None if name in self.shared else start + int(first), name
         return None
 
     def _map_stacked(self, function: Callable[[Tensor], Tensor]) -> Members:
@@ -175,8 +185,8 @@ class State:
     def finite_members(self) -> Tensor:
         """Whether all numbers of each member are finite, `(member,)`."""
         finite = torch.ones(self.members.num_members, dtype=torch.bool, device=self.members.weights.device)
-        for leaf in self._of_members().values():
-            finite &= leaf.isfinite().reshape(len(leaf), -1).all(1)
+        for (group, _), leaf in self._of_members().items():
+            finite &= _sound(leaf, group == "buffers").reshape(len(leaf), -1).all(1)
         return finite
 
     def put_back(self, members: Tensor, earlier: State) -> None:
@@ -184,7 +194,7 @@ class State:
         there = earlier._of_members()
         for place, leaf in self._of_members().items():
             kept = there[place][members]
-            leaf[members] = kept.masked_fill(~kept.isfinite(), 0)
+            leaf[members] = kept.masked_fill(~_sound(kept, place[0] == "buffers"), 0)
 
     def _of_members(self) -> dict[tuple[str, str], Tensor]:
         """The leaves that have a member axis: of a slot, those whose first axis is as long."""
@@ -207,3 +217,8 @@ class State:
 
 def _equal_weights(num: int) -> Tensor:
     return torch.full((num,), 1 / num, dtype=torch.float64)
+
+
+def _sound(leaf: Tensor, buffer: bool) -> Tensor:
+    """Which numbers may be there."""
+    return ~leaf.isnan() if buffer else leaf.isfinite()

@@ -14,7 +14,7 @@ import json
 import os
 import random
 import threading
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,12 @@ class _UnlessReseeded(TorchStream):
 
 def _just_seeded() -> bool:
     """Whether nothing was drawn from torch's own generator since it was seeded."""
-    return torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(torch.initial_seed()).get_state())
+    return torch.equal(torch.get_rng_state(), _state_after(torch.initial_seed()))
+
+
+@lru_cache(maxsize=1)
+def _state_after(seed: int) -> Tensor:
+    return torch.Generator().manual_seed(seed).get_state()
 
 
 def scoped(seed: int) -> Stream:

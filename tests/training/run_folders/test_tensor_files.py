@@ -16,6 +16,14 @@ TENSORS = {
 }
 
 
+def test_names_come_back_in_order_each_time(tmp_path):
+    """Random numbers are drawn leaf by leaf, so the order of leaves is part of a result."""
+    names = [f"{number:02d}" for number in range(40)]
+    write_tensors(tmp_path / "t", {name: torch.zeros(1) for name in reversed(names)})
+    for content in (*[(tmp_path / "t").read_bytes()] * 5, None):
+        assert list(read_tensors(tmp_path / "t", content)) == names
+
+
 def test_tensors_come_back_aligned_as_those_of_torch_and_are_nobody_elses(tmp_path):
     path = tmp_path / "t"
     write_tensors(path, {name: leaf.requires_grad_() for name, leaf in TENSORS.items()}, {"shared": "a"})

@@ -31,9 +31,6 @@ class Standing:
     data: dict[str, Any] = field(default_factory=dict)
     """Fingerprints of the rows of "training" and, if there are any, of "validation"."""
 
-    def __post_init__(self) -> None:
-        validate(self)
-
     @property
     def trained(self) -> bool:
         """Whether there is no epoch to come."""
@@ -57,4 +54,6 @@ class Standing:
         if not (isinstance(saved, dict) and saved.keys() >= set(names) and isinstance(saved["data"], dict)):
             return None
         found = {name: saved[name] for name in names}
-        return Standing(**found | {"best_loss": math.inf if found["best_loss"] is None else found["best_loss"]})
+        standing = Standing(**found | {"best_loss": math.inf if found["best_loss"] is None else found["best_loss"]})
+        validate(standing)
+        return standing

@@ -27,15 +27,15 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 
 def read_tensors(path: Path, content: bytes | None) -> dict[str, Tensor]:
-    """Tensors of a file: copies from its contents, or (None) views of the file, which must then stay as it is.
+    """Tensors of a file by name, in order: copies from its contents, or (None) views of the file, which must then stay.
 
     Copies lie in memory as torch lays out its own tensors, so that they are computed on by the same instructions.
     """
     try:
         if content is None:
-            return load_file(path)
+            return dict(sorted(load_file(path).items()))
         tensors = load(content)
     except (SafetensorError, OSError, ValueError, TypeError, LookupError, AssertionError, RuntimeError) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     del content
-    return {name: tensors.pop(name).clone() for name in list(tensors)}
+    return {name: tensors.pop(name).clone() for name in sorted(tensors)}
