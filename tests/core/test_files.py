@@ -221,3 +221,12 @@ def test_what_makes_no_sense_is_laid_to_the_file(error):
 
 def test_a_checksum_does_not_depend_on_what_else_looks_like_one():
     assert json.loads(sealed_json({"text": UNSEALED}))["text"] == UNSEALED
+
+
+def test_a_pipe_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(CheckpointError, match="is a pipe or a device"):
+        write_text(pipe, "text")
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load
+
 import bayesemble as be
 from bayesemble.methods import METHODS, make_method
 from faulting import stage
@@ -166,8 +168,10 @@ def fit_command(place: Place, folder: Path) -> dict[str, Any]:
     out = folder.parent / f"{folder.name}.csv"
     said = stage.command("predict", folder, place.file, "--out", out)
     said.check_success()
-    held = {name: data for name, data in contents(folder).items() if name.endswith((".safetensors", "table.json"))}
-    return held | {"predictions": out.read_bytes()}
+    newest = max(name for name in contents(folder) if name.endswith("state.safetensors"))
+    tensors = load((folder / newest).read_bytes())  # a run that was stopped has more checkpoints, with other numbers
+    held = {name: tensors[name].numpy().tobytes() for name in sorted(tensors)}
+    return held | {"table.json": (folder / "table.json").read_bytes(), "predictions": out.read_bytes()}
 
 
 def predict_command(place: Place, folder: Path) -> dict[str, Any]:

@@ -93,6 +93,20 @@ def test_a_run_that_was_stopped_within_an_epoch_ends_as_an_undisturbed_one(name,
     assert without_seconds(resumed.history) == without_seconds(expected.history)
 
 
+def test_what_was_recorded_stays_when_a_run_goes_on_within_an_epoch(tmp_path, send_at):
+    expected = quick_fit(TASK, table(60), epochs=3, record="epoch")
+    send_at(signal.SIGTERM, 5)  # of four in an epoch
+    with pytest.raises(KeyboardInterrupt):
+        quick_fit(TASK, table(60), epochs=3, record="epoch", checkpoint=tmp_path)
+    before = (tmp_path / "recording" / "epoch-000001.safetensors").read_bytes()
+    send_at(signal.SIGTERM)
+    resumed = quick_fit(TASK, table(60), epochs=3, record="epoch", checkpoint=tmp_path, resume=True)
+    assert (tmp_path / "recording" / "epoch-000001.safetensors").read_bytes() == before
+    for epoch in range(4):
+        one, other = (found.recording.members(epoch).params for found in (expected, resumed))
+        assert largest_difference(one, other) == 0
+
+
 def test_an_end_at_the_last_step_of_an_epoch_comes_after_the_epoch(tmp_path, send_at):
     send_at(signal.SIGINT, 3)
     with pytest.raises(be.Interrupted, match=r"stopped after epoch 1, of 2 epochs.*resume=True goes on from") as stop:

@@ -43,6 +43,8 @@ def replacing(path: Path, refused: type[BayesembleError] = CheckpointError) -> I
     What the system refuses is raised as the error given.
     """
     temporary = path.with_name(f"{WRITING}{path.name}-{process_tag()}")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise refused(f"{path} is a pipe or a device, which would be replaced by a file; choose another name")
     _sweep(path)
     with writable(path, refused):
         try:

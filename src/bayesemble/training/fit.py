@@ -300,8 +300,9 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
 
 def _with_recording(run: Run, checkpoint: str | Path | None) -> Run:
     """Keep the members along training: in the run folder, if there is one."""
-    recording = Recording(None if checkpoint is None else Path(checkpoint) / FOLDER)
-    recording.add(run.standing.epoch, run.ensemble.state.members)
+    recording, standing = Recording(None if checkpoint is None else Path(checkpoint) / FOLDER), run.standing
+    if not standing.step and standing.epoch not in recording.epochs:
+        recording.add(standing.epoch, run.ensemble.state.members)
     return replace(run, ensemble=replace(run.ensemble, recording=recording))
 
 

@@ -48,6 +48,14 @@ def test_pages_are_written_in_one_go(tmp_path):
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["page.html"]
 
 
+def test_a_page_replaces_pages_alone(tmp_path):
+    for name in ("table.json", "thesis", "rows.csv"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(be.SettingError, match="is no page by its name"):
+            page.write(tmp_path / name, "text")
+        assert (tmp_path / name).read_text() == "mine"
+
+
 def test_a_missing_jinja_names_the_extra(monkeypatch):
     real = builtins.__import__
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bayesemble.core.errors import MissingExtraError
+from bayesemble.core.errors import MissingExtraError, SettingError
 from bayesemble.core.files import make_folder, write_text
 from bayesemble.diagnostics.plots.style import load_pyplot
 
@@ -76,6 +76,8 @@ def render(template: str, **context: Any) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a page under its name in one go."""
+    """Write a page under its name in one go; a file that is no page by its name is not replaced."""
+    if path.is_file() and path.suffix.lower() not in (".html", ".htm"):
+        raise SettingError(f"the page would replace {path}, which is no page by its name; choose another name")
     make_folder(path.parent)
     write_text(path, text)
