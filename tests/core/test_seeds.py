@@ -163,3 +163,14 @@ def test_a_forked_process_is_left_to_its_own_seeds():
         os.wait()
         found = np.frombuffer(os.read(read, 100), dtype=np.float32)
     assert np.array_equal(found, torch.rand(3, generator=torch.Generator().manual_seed(4)).numpy())
+
+
+def test_compiled_networks_draw_from_a_stream_too_and_the_compiler_leaves_its_code_alone():
+    """It would warn of what it cannot look into, and warnings are errors here."""
+    compiled = torch.compile(lambda x: functional.dropout(x, 0.5) + 1, backend="eager")
+    x = torch.ones(50)
+    with seeds.TorchStream(4):
+        found = compiled(x)
+    with seeds.TorchStream(4):
+        expected = functional.dropout(x, 0.5) + 1
+    assert torch.equal(found, expected)

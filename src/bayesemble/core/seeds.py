@@ -13,9 +13,10 @@ import hashlib
 import json
 import os
 import random
+import sys
 import threading
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -58,11 +59,23 @@ class Generators:
 
 
 class EagerMode(TorchDispatchMode):
-    """A mode that does without `torch._dynamo`, whose import takes longer than training a small network."""
+    """A mode whose code torch's compiler does not look into, if somebody uses it.
+
+    Torch arranges for that too, but imports the compiler to do so, which takes longer than training a small network.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    def __enter__(self) -> Self:
+        if "torch._dynamo" in sys.modules:
+            for cls in type(self).__mro__:
+                own = cls.__dict__.get("__torch_dispatch__")
+                if own is not None and issubclass(cls, EagerMode) and not hasattr(own, "_torchdynamo_disable"):
+                    cls.__torch_dispatch__ = torch.compiler.disable(own)  # type: ignore[method-assign]
+        super().__enter__()
+        return self
 
 
 class TorchStream(EagerMode):
@@ -175,7 +188,7 @@ class _UnlessReseeded(TorchStream):
     The state that torch's own generator had before that comes back at the end of the block.
     """
 
-    def __enter__(self) -> _UnlessReseeded:
+    def __enter__(self) -> Self:
         self._before = torch.get_rng_state()
         self._seed_before, self._fresh_before = torch.initial_seed(), _just_seeded()
         self._left = False
