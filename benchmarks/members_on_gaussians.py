@@ -2,8 +2,8 @@
 
     python benchmarks/members_on_gaussians.py --dims 10,50,200
 
-The trace of the members' covariance over the true one, after 2,000 steps of Adam from draws of the posterior. "log 2" has
-variances log-uniform over two decades, "MP 2" is the spectrum of linear regression with two rows per weight.
+The trace of the members' covariance over the true one, after 2,000 steps of Adam from draws of the posterior. "log 2"
+has variances log-uniform over two decades, "MP 2" is the spectrum of linear regression with two rows per weight.
 """
 
 import argparse
