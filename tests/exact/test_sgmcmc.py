@@ -229,20 +229,21 @@ def test_the_default_samples_a_small_posterior(steps):
 
 @pytest.mark.parametrize("sampler", ["sgld", "sghmc"])
 @pytest.mark.parametrize("excess", [0.1, 0.5])
-@pytest.mark.parametrize("rows", [15, 5])
-def test_steps_of_sampling_follow_from_the_curvature(sampler, excess, rows):
-    """h C (1 / (4 - 2 alpha) + (N / B - 1) / (2 alpha)) is the excess."""
+@pytest.mark.parametrize(("rows", "rate"), [(15, 1e-9), (15, 1e9), (5, 1e-9), (5, 1e9)])
+def test_steps_of_sampling_follow_from_the_curvature(sampler, excess, rows, rate):
+    """h C (1 / (4 - 2 alpha) + (N / B - 1) / (2 alpha)) is the excess; for large learning rates with B = N."""
     x, y = regression_data()
     x, y = x[:rows].repeat(15 // rows, 1), y[:rows].repeat(15 // rows)
     task = be.Task(lambda: nn.Linear(3, 1, bias=False).double(), be.Gaussian(noise=NOISE), be.NormalPrior(PRIOR_STD))
     task = task.bind(15, x)
-    settings = {"cycles": 1, "exploration": 0.0, "learning_rate": 1e-9, "excess_variance": excess, "alpha": 0.3}
+    settings = {"cycles": 1, "exploration": 0.0, "learning_rate": rate, "excess_variance": excess, "alpha": 0.3}
     method = CyclicalSGMCMC(num_members=2, sampler=sampler, **settings)
     state = method.init(task, 0)
     before = state.members.params["weight"].clone()
     after, _ = method.step(state, Batch(x[:rows], y[:rows, None]), Context(task, be.Loop(), Clock(0, 10, 7)))
     alpha = 0.3 if sampler == "sghmc" else 1.0
-    steps = excess / after.slots["stiffness"]["largest"] / (1 / (4 - 2 * alpha) + (15 / rows - 1) / (2 * alpha))
+    of_batches = (15 / rows - 1) / (2 * alpha) if rate < 1 else 0.0
+    steps = excess / after.slots["stiffness"]["largest"] / (1 / (4 - 2 * alpha) + of_batches)
     for chain, (w, h) in enumerate(zip(before, steps, strict=True)):
         uphill = (y - x @ w[0]) @ x / NOISE**2 - w[0] / PRIOR_STD**2
         noise = torch.randn(1, 3, generator=seeds.generator(7, "member", chain, "noise", 0), dtype=torch.float64)[0]

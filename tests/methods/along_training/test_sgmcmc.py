@@ -232,7 +232,8 @@ def test_a_chain_that_flies_off_ends_training_with_a_sentence(steps):
     """In one step the loss has no time to show it; the network that is collected does."""
     x, _ = table()
     task = be.Task(lambda: nn.Linear(4, 1), be.Gaussian(noise=1e-6))
-    method = CyclicalSGMCMC(cycles=1, exploration=0.0, floor=1.0, samples_per_cycle=1, learning_rate=1e30)
+    constant = {"cycles": 1, "exploration": 0.0, "floor": 1.0, "excess_variance": None}
+    method = CyclicalSGMCMC(**constant, samples_per_cycle=1, learning_rate=1e30)
     with pytest.raises(be.TrainingError, match="lower the learning rate"):
         quick_fit(task, (x, x[:, 0]), method, epochs=steps, batch_size=None)
 

@@ -20,9 +20,9 @@ at the beginning of each part), steps of
     h = excess_variance / C / ( 1 / (4 - 2 alpha) + (N / B - 1) / (2 alpha) )
 
 add the share `excess_variance` in the stiffest direction, and less in all others. While sampling, the cosine does not
-fall below them: small posteriors are sampled whatever their units. A chain needs some alpha / (h c) steps, and at least
-some 2 / alpha, to forget where it was; directions for which sampling is too short have too little variance. With many
-batches h is small, which leaves the cosine of the paper.
+fall below them: small posteriors are sampled whatever their units. Nor does it rise above those of B = N, so that no
+chain flies off. A chain needs some alpha / (h c) steps, and at least some 2 / alpha, to forget where it was; directions
+for which sampling is too short have too little variance. With many batches h is small, which leaves the cosine.
 
 `excess_variance=None` is that cosine alone. With `cycles=1, floor=1.0, exploration=0.0` besides it is plain SGLD or
 SGHMC with a constant step.
@@ -70,8 +70,7 @@ class CyclicalSGMCMC(Method):
     exploration: float = setting(0.5, "share of each cycle without noise", within="[0, 1)")
     excess_variance: float | None = setting(
         0.1,
-        "share of variance that the smallest steps of sampling add in the stiffest direction; None: they fall to the "
-        "floor",
+        "share of variance that steps of sampling may add in the stiffest direction; None: any, whatever the step is",
         within="(0, 1)",
     )
     samples_per_cycle: int = setting(
@@ -183,12 +182,10 @@ class CyclicalSGMCMC(Method):
         falling = torch.full((self.num_members,), self.learning_rate * now.factor, dtype=torch.float64)
         if self.excess_variance is None or not now.sampling:
             return falling
-        batches = task.num_data / batch.targets_of(0).shape[0]
-        added = 1 / (4 - 2 * self.friction) + (batches - 1) / (2 * self.friction)
-        largest = state.slots[_STIFFNESS]["largest"]
-        return torch.where(
-            largest > 0, falling.maximum(task.num_data * self.excess_variance / added / largest), falling
-        )
+        largest, batches = state.slots[_STIFFNESS]["largest"], task.num_data / batch.targets_of(0).shape[0]
+        of_steps, of_batches = 1 / (4 - 2 * self.friction), (batches - 1) / (2 * self.friction)
+        allowed = task.num_data * self.excess_variance / largest
+        return torch.where(largest > 0, falling.clamp(allowed / (of_steps + of_batches), allowed / of_steps), falling)
 
     def _move(self, state: State, push: Leaves) -> None:
         """Add the push to the positions, or to the velocities and these to the positions."""
