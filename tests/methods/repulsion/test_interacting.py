@@ -110,3 +110,18 @@ def test_the_history_has_the_forces_and_a_faint_repulsion_warns():
     assert min(row["repulsion_norm"]) > 0
     with pytest.warns(UserWarning, match="less than a millionth of the driving force.*calibrate=True"):
         quick_fit(task(), table(), be.Repulsive(num_members=3, repulsion=1e-9))
+
+
+@pytest.mark.parametrize("space", ["weight", "function"])
+def test_the_driving_force_is_told_with_its_factor_and_the_warning_goes_by_it(space):
+    def forces(**settings: float) -> dict:
+        method = be.Repulsive(num_members=3, space=space, **settings)
+        return quick_fit(task(), table(), method, epochs=1, batch_size=None).history[-1]
+
+    whole, tenth = forces(), forces(driving=0.1)
+    assert tenth["driving_norm"] == pytest.approx([0.1 * norm for norm in whole["driving_norm"]], rel=1e-5)
+    assert tenth["repulsion_norm"] == whole["repulsion_norm"]
+    faint = 0.1 * min(drive / push for drive, push in zip(whole["driving_norm"], whole["repulsion_norm"], strict=True))
+    with pytest.warns(UserWarning, match="less than a millionth of the driving force"):
+        forces(repulsion=1e-6 * faint)
+    forces(repulsion=1e-6 * faint, driving=1e-3)

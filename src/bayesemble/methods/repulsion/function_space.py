@@ -210,7 +210,7 @@ class _NumberToClimb:
         if self.measure or self.shares is not None:
             slope = torch.autograd.grad(drift, outputs["outputs"], retain_graph=True)[0].flatten(1)
         if self.measure:
-            driving = torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
+            driving = factor * torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
             self.norms = interacting.norms(driving, forces.repelling, gram)
         if self.shares is not None:  # members share what drives them: D s in the place of s
             pull = self.shares @ pull

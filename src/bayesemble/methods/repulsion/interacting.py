@@ -174,7 +174,10 @@ def blocks(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:
-    """Lengths of the forces on each member, `(member,)`: |R x_i|^2 = (R B R^T)_ii; warns of a faint repulsion."""
+    """Lengths of the forces on each member, `(member,)`: |R x_i|^2 = (R B R^T)_ii; warns of a faint repulsion.
+
+    `driving` has the lengths of the driving forces, with the factor on them.
+    """
     squares = ((repelling @ gram) * repelling).sum(1)[-len(driving) :]
     found = {"driving_norm": driving.double(), "repulsion_norm": squares.clamp(min=0).sqrt()}
     _watch(found)

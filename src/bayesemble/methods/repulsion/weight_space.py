@@ -47,15 +47,16 @@ class WeightSpace(Space):
         all_members = all_members or state.members
         names = self._repelled(context.task, all_members)
         gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
-        estimate = interacting.last_estimate(state)
+        estimate, factor = interacting.last_estimate(state), method.driving_factor(context.clock)
         if self.is_due(state, context) or len(estimate["repelling"]) != all_members.num_members:
             gram, dim = interacting.products([all_members.params[name] for name in names])
             interacting.check_finite(gram, "weights", context.clock)
             forces = method.forces(gram, dim)
             estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
-            estimate |= interacting.norms(member_norms([gradients[name] for name in names]), forces.repelling, gram)
+            driving = factor * member_norms([gradients[name] for name in names])
+            estimate |= interacting.norms(driving, forces.repelling, gram)
         forces = Forces(estimate.get("driving"), estimate["repelling"])
-        combine(forces, gradients, all_members.params, names, method.driving_factor(context.clock))
+        combine(forces, gradients, all_members.params, names, factor)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
         return state, info | interacting.last_norms(state)
 
