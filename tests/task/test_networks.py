@@ -308,3 +308,14 @@ def test_scripted_and_traced_networks_are_refused(make):
 def test_a_network_that_cannot_be_copied_is_refused():
     with seeds.scoped(0), pytest.raises(ModelError, match=r"Linear cannot be copied .*pass a factory"):
         new_module(nn.utils.weight_norm(nn.Linear(3, 2)))
+
+
+def test_a_leaf_of_zeros_stays_zero_and_others_are_drawn_anew():
+    """The second factor of a low-rank adapter begins with zeros, whatever its layer would draw."""
+    with seeds.scoped(0):
+        network = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 3, bias=False))
+        nn.init.zeros_(network[1].weight)
+        nn.init.zeros_(network[0].weight[0])
+        again = new_module(network)
+    assert not again[1].weight.any()
+    assert again[0].weight.all(), "a leaf with some zeros is no leaf of zeros"
