@@ -61,7 +61,8 @@ def _random_directions(params: Leaves, context: Context) -> Leaves:
 
 def _norms(leaves: Leaves) -> Tensor:
     """Lengths over all leaves, `(member,)`; summed by name, as a checkpoint keeps no other order."""
-    return torch.stack([leaves[name].flatten(1).double().square().sum(1) for name in sorted(leaves)]).sum(0).sqrt()
+    ordered = [leaves[name] for name in sorted(leaves)]
+    return torch.stack([leaf.double().square().reshape(len(leaf), -1).sum(1) for leaf in ordered]).sum(0).sqrt()
 
 
 def _times(factors: Tensor, leaf: Tensor) -> Tensor:
