@@ -51,3 +51,16 @@ def test_a_flat_log_joint_has_none():
     x, y = regression()
     task = be.Task(lambda: nn.Linear(3, 1, bias=False).double(), be.Gaussian(0.5), prior=None)
     assert measured(task, 0 * x, y, 12).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0])
+def test_a_member_that_has_none_changes_nothing_for_the_others(value):
+    x, y = table(24)
+    task = be.Task(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), be.Categorical(), prior=None)
+    bound = task.bind(24, x)
+    members, context = bound.new_members(3, 0), Context(bound, be.Loop(), Clock(0, 1, 0))
+    alone = stiffness(members, Batch(x, y), context)
+    for leaf in members.params.values():
+        leaf[1] = value
+    found = stiffness(members, Batch(x, y), context)
+    assert torch.equal(found[::2], alone[::2])

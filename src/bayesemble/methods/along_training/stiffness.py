@@ -26,16 +26,20 @@ def stiffness(members: Members, batch: Batch, context: Context) -> Tensor:
     direction = _random_directions(members.params, context)
     gradient = _gradient(members, batch, context)
     curvature = torch.full((members.num_members,), context.task.data_factor, dtype=torch.float64)
+    found = curvature
     for _ in range(ITERATIONS):
         length = curvature.rsqrt()
         shifted = {name: leaf + _times(length, direction[name]) for name, leaf in members.params.items()}
         there = _gradient(replace(members, params=shifted), batch, context)
         pushed = {name: _times(1 / length, gradient[name] - leaf) for name, leaf in there.items()}
-        curvature = _norms(pushed)
-        if not (curvature > 0).all():  # flat, or no number any more
-            break
-        direction = {name: _times(1 / curvature, leaf) for name, leaf in pushed.items()}
-    return curvature
+        found = _norms(pushed)
+        moves = found.isfinite() & (found > 0)  # else flat, or no number any more, which is a member's own affair
+        curvature = torch.where(moves, found, curvature)
+        direction = {
+            name: torch.where(_like(moves, leaf), _times(1 / curvature, leaf), direction[name])
+            for name, leaf in pushed.items()
+        }
+    return found
 
 
 def _gradient(members: Members, batch: Batch, context: Context) -> Leaves:
@@ -66,4 +70,9 @@ def _norms(leaves: Leaves) -> Tensor:
 
 
 def _times(factors: Tensor, leaf: Tensor) -> Tensor:
-    return leaf * factors.to(leaf.dtype).reshape(-1, *[1] * (leaf.dim() - 1))
+    return leaf * _like(factors.to(leaf.dtype), leaf)
+
+
+def _like(values: Tensor, leaf: Tensor) -> Tensor:
+    """Values `(member,)` with the axes of a leaf."""
+    return values.reshape(-1, *[1] * (leaf.dim() - 1))
