@@ -233,7 +233,7 @@ def restore(
         method = settings.parse(run["method"], Method, (Schedule, Space))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = str(error) if isinstance(error, SettingError) else repr(error)
         raise CheckpointError(f"run.json in {folder} does not describe a run of this library: {reason}") from error
     _check_leaves(task, found.state.members, folder)
