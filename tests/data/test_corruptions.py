@@ -214,6 +214,27 @@ def test_zoom_blur_leaves_the_middle_and_smears_the_edge() -> None:
     assert change[:, 15:18, 15:18].mean() < 0.5 * change[:, [0, -1]].mean()
 
 
+@pytest.mark.parametrize(("severity", "largest"), [(1, 1.05), (4, 1.2)])
+def test_zoom_blur_flattens_a_ramp_by_the_mean_of_one_over_the_factors(severity: int, largest: float) -> None:
+    ramp = np.linspace(0.1, 0.9, 20)[None, :, None, None] * np.ones((1, 20, 20, 1))
+    factors = [1.0, *np.arange(1.0, largest + 0.005, 0.01)]  # the image itself, and its enlargements
+    expected = 0.5 + (ramp - 0.5) * np.mean(np.reciprocal(factors))
+    np.testing.assert_allclose(corrupt(ramp, "zoom_blur", severity, random()), expected)
+
+
+def test_blurs_and_stretches_of_half_the_customary_size_have_half_the_lengths() -> None:
+    images, angles = random(3).uniform(size=(3, 16, 16, 2)), random().uniform(-45, 45, 3)
+    soft = image_filters.softened(images, 0.2)
+    twins = {
+        "motion_blur": image_filters.trailed(images, angles, 9.0, 1.25, step=0.5),
+        "glass_blur": image_filters.softened(image_filters.shuffled_nearby(soft, 0.5, 2, random()), 0.2),
+        "elastic_transform": image_filters.stretched(images, 0.05 * 16, 0.03 * 16, 0.04 * 16, random()),
+        "pixelate": image_filters.pixelated(images, 1 / 0.65),
+    }
+    for name, expected in twins.items():
+        np.testing.assert_allclose(corrupt(images, name, 5, random()), expected.clip(0, 1), err_msg=name)
+
+
 def test_fog_keeps_the_brightest_value_within_its_old_bound_and_black_black() -> None:
     images = 0.6 * samples("gray")
     foggy = corrupt(images, "fog", 4, random())
@@ -227,6 +248,38 @@ def test_snow_and_frost_lay_brightness_over_black() -> None:
         result = corrupt(black, name, 5, random())
         assert result.mean() > 0.05
         np.testing.assert_allclose(result, result[..., :1].repeat(3, axis=-1))  # white, not coloured
+
+
+def test_fog_adds_clouds_and_dims_the_whole() -> None:
+    images = random(3).uniform(0, 0.6, size=(2, 16, 16, 3))
+    clouds = image_filters.plasma((2, 16, 16), 3.0, random())[..., None]
+    brightest = images.max((1, 2, 3), keepdims=True)
+    expected = (images + 0.5 * clouds) * brightest / (brightest + 0.5)
+    np.testing.assert_allclose(corrupt(images, "fog", 2, random()), expected)
+
+
+def test_frost_adds_veins_to_what_it_keeps_of_the_image() -> None:
+    images, black = np.full((3, 32, 32, 1), 0.5), np.zeros((3, 32, 32, 1))
+    veins = corrupt(black, "frost", 5, random())
+    assert veins.min() == pytest.approx(0, abs=1e-12), "the highest and the lowest places are dark"
+    assert veins.max() == pytest.approx(0.45, rel=1e-2), "those half-way up are bright"
+    clouds = image_filters.plasma((3, 32, 32), 1.7, random())[..., None]
+    assert np.abs(clouds.ravel()[veins.argmax()] - 0.5) < 0.01
+    np.testing.assert_allclose(corrupt(images, "frost", 5, random()), 0.75 * images + veins)
+
+
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_snow_whitens_the_image_and_adds_flakes_that_are_alike_when_turned(size: int) -> None:
+    """Of black 0.5 * (1 - colour) is left; of gray g the whitened image is 1.5 g + 0.5."""
+    black, gray = np.zeros((4, size, size, 1)), np.full((4, size, size, 1), 0.1)
+    flakes = corrupt(black, "snow", 2, random()) - 0.1 * 0.5
+    np.testing.assert_allclose(flakes, flakes[:, ::-1, ::-1], atol=1e-12)
+    assert flakes.min() == pytest.approx(0, abs=1e-9)
+    assert flakes.max() > 0.1
+    inside = flakes < 0.5
+    np.testing.assert_allclose(
+        corrupt(gray, "snow", 2, random())[inside], (flakes + 0.9 * 0.1 + 0.1 * (1.5 * 0.1 + 0.5))[inside]
+    )
 
 
 def test_jpeg_takes_the_published_qualities() -> None:

@@ -140,6 +140,19 @@ def test_training_stops_where_the_held_out_loss_is_lowest_and_takes_all_rows_of_
         assert unable.fit(x, y).ensemble_.task.num_data == 120
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_classes_are_held_out_by_their_share_and_numbers_are_not_sorted(kind, monkeypatch):
+    def stand_in(recipe, method, network, likelihood, x, y, held_out, seed):
+        expected = recipe.hold_out(method, y, kind is EnsembleClassifier, seed)
+        np.testing.assert_array_equal(held_out, expected)
+        raise DataError("training begins")
+
+    monkeypatch.setattr("bayesemble.estimators.base.train", stand_in)
+    x, y = rows()
+    with pytest.raises(DataError, match="training begins"):
+        kind(**QUICK).fit(x, labels(y) if kind is EnsembleClassifier else y)
+
+
 def test_one_row_cannot_be_held_out():
     with pytest.raises(DataError, match="n_samples=1 is too few"):
         EnsembleRegressor(early_stopping=True).fit([[1.0]], [2.0])

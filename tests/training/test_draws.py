@@ -20,10 +20,14 @@ def test_members_that_are_there_come_at_once():
     assert next(iter(found)).params["0.weight"] is ensemble.state.members.params["0.weight"]
 
 
-@pytest.mark.parametrize("method", [be.ECMP(), be.ECMP(num_members=3), be.EMP(), be.Dropout(), be.Explicit()], ids=str)
+@pytest.mark.parametrize(
+    "method",
+    [be.ECMP(), be.ECMP(num_members=3), be.EMP(), be.Dropout(), be.Explicit(), be.MCDropout(num_members=2)],
+    ids=str,
+)
 def test_parts_are_the_same_networks_as_all_at_once(method, monkeypatch):
     """Whatever the budget: same draws, same prediction."""
-    ensemble, x = fitted(method), table()[0]
+    ensemble, x = fitted(method, (lambda: with_dropout(norm_mlp)) if method.keeps_dropout else norm_mlp), table()[0]
     whole = ensemble.predict(x, num_draws=20)
     monkeypatch.setattr(draws, "_DRAWS_AT_A_TIME", 3)
     parts = [part.num_members for part in ensemble.networks(20)]

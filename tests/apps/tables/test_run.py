@@ -91,6 +91,22 @@ def test_the_columns_are_learnt_from_training_rows_alone(fitted, table):
     assert any("'id' is not used" in note for note in fitted.notes)
 
 
+TASKS = {"price": "regression", "kind": "classification", "visits": "count"}
+
+
+@pytest.mark.parametrize("target", TASKS)
+def test_training_stops_by_rows_of_its_own_which_are_each_class_by_its_share(target, tmp_path, monkeypatch):
+    def stand_in(recipe, method, network, likelihood, inputs, targets, held_out, seed, *others):
+        np.testing.assert_array_equal(held_out, recipe.hold_out(method, targets, target == "kind", seed=3))
+        assert 10 <= held_out.sum() < len(targets)
+        raise DataError("training begins")
+
+    monkeypatch.setattr("bayesemble.apps.tables.run.train", stand_in)
+    table = write_table(tmp_path / "houses.csv", target)
+    with pytest.raises(DataError, match="training begins"):
+        fit_table(job(table, target, task=TASKS[target], seed=3), tmp_path / "run")
+
+
 def test_a_run_is_opened_at_its_best_state(fitted, table):
     again = open_table(fitted.folder)
     for name, leaf in fitted.ensemble.state.members.params.items():

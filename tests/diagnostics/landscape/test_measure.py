@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import bayesemble as be
+from bayesemble.core.members import Members
 from bayesemble.diagnostics.landscape import measure
 from helpers import norm_mlp, quick_fit, small_mlp, table
 
@@ -62,3 +63,9 @@ def test_other_parameters_with_the_buffers_of_the_first_member():
     assert made.num_members == 2
     assert torch.equal(made.buffers["1.running_mean"][1], members.buffers["1.running_mean"][0])
     assert float(made.weights.sum()) == 1
+
+
+def test_the_bytes_of_a_network_decide_how_many_are_in_memory_at_a_time():
+    """Parameters of 48 MiB and buffers of 32 MiB: three networks fit into 256 MiB; the member axis does not count."""
+    params, buffers = torch.zeros(1).expand(9, 3, 4 << 20), torch.zeros(1, dtype=torch.float64).expand(9, 4 << 20)
+    assert measure.at_once(Members({"a": params}, {"b": buffers}, torch.full((9,), 1 / 9))) == 3

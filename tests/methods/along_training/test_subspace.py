@@ -76,6 +76,15 @@ def test_the_fitted_gaussian_has_the_mean_and_the_conditional_widths():
     assert ((points.std(0) / widths - 1).abs() < 0.25).all()
 
 
+@pytest.mark.parametrize(("rate", "width"), [(1e-9, 0.3), (0.1, 3.0)], ids=["before", "after"])
+def test_the_gaussian_starts_at_a_tenth_of_the_prior_and_without_data_becomes_the_prior(rate, width):
+    """At such a temperature the data say nothing, and the slope of the divergence is no random number."""
+    method = small(inference="vi", draws=3000, vi_epochs=120, vi_rate=rate, std=3.0, temperature=1e12)
+    points = Linear().fitted(method).state.slots["subspace_points"]["points"][0]
+    assert (points.mean(0).abs() < 4 * width / 3000**0.5).all()
+    assert ((points.std(0) / width - 1).abs() < 4 / 6000**0.5).all()
+
+
 @pytest.mark.parametrize("inference", ["ess", "vi"])
 @pytest.mark.parametrize("model", [small_mlp, norm_mlp])
 @pytest.mark.parametrize("members", [1, 3])
