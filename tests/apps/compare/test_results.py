@@ -120,3 +120,11 @@ def test_other_folders_and_other_data_are_not_gathered(tmp_path):
         Comparison({}, {"name": name}, made(1.0).results).write(tmp_path / name)
     with pytest.raises(be.CheckpointError, match="different data cannot stand side by side: one and other"):
         gather([tmp_path / "one", tmp_path / "other"])
+
+
+def test_seeds_of_one_method_have_the_same_scores_and_costs():
+    results = [
+        Result("a", seed, "", {"nll": 1.0}, {cost: 7.0}) for seed, cost in enumerate(("parameters", "parbmeters"))
+    ]
+    with pytest.raises(be.CheckpointError, match="the results of 'a' have different scores or costs"):
+        Comparison({}, {}, results)

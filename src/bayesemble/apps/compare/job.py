@@ -28,6 +28,7 @@ from bayesemble.apps.compare.source import RunSource, predict_in_units, targets_
 from bayesemble.core.errors import BayesembleError, CheckpointError, TrainingError
 from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.memory import MEGABYTE, peak_memory, restart_peak
+from bayesemble.core.settings import require
 from bayesemble.data import Split
 from bayesemble.diagnostics.size import count_parameters
 from bayesemble.execute.executor import Executor, thread_count
@@ -83,6 +84,7 @@ class Job:
                 if content["settings"] != asdict(self.source):
                     return None
                 scores, cost, notes = (content[name] for name in ("scores", "cost", "notes"))
+                require("train_seconds" in cost, "it does not say what the run cost")
                 return Result(self.label, self.source.seed, self.run, scores, cost, notes=notes)
         except CheckpointError as error:
             warnings.warn(f"{error}. The run is scored again", stacklevel=2)

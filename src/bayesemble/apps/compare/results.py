@@ -51,6 +51,13 @@ class Comparison:
 
     def __post_init__(self) -> None:
         validate(self)
+        for label in self.labels:
+            names = [(result.scores | result.cost).keys() for result in self.of(label)]
+            if any(one != names[0] for one in names):
+                raise CheckpointError(
+                    f"the results of {label!r} have different scores or costs: a result.json is not as it was written; "
+                    "remove it, and the same command makes it again"
+                )
 
     @property
     def labels(self) -> list[str]:
