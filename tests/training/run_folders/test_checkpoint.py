@@ -177,12 +177,23 @@ def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(tmp_path, mon
 
 
 def test_leftovers_of_a_killed_write_are_cleaned_up(run):
-    left = run / ".writing-checkpoint-000007-1@node.7"
-    left.mkdir()
-    (left / TENSORS).write_bytes(b"half")
-    (left / ".tmpa1B2c3").write_bytes(b"half")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here = process_tag().partition("@")[2]
+    kept = ".writing-checkpoint-000007-1@node.7"  # of another machine, which cannot be asked
+    for name in (f".writing-checkpoint-000007-{ended.pid}@{here}", kept):
+        (run / name).mkdir()
+        (run / name / TENSORS).write_bytes(b"half")
+        (run / name / ".tmpa1B2c3").write_bytes(b"half")
     be.load(run, small_mlp).save(run)
-    assert [path.name for path in run.iterdir()] == ["checkpoint-000002"]
+    assert sorted(path.name for path in run.iterdir()) == [kept, "checkpoint-000002"]
+
+
+def test_a_checkpoint_of_somebody_else_is_never_removed(run):
+    (run / "checkpoint-000000").mkdir()
+    (run / "checkpoint-000000" / "manifest.json").write_text('{"mine": 1}')
+    be.load(run, small_mlp).save(run)
+    assert (run / "checkpoint-000000" / "manifest.json").read_text() == '{"mine": 1}'
 
 
 def test_file_modes_follow_the_umask(tmp_path):

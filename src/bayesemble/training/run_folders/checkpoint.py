@@ -32,6 +32,7 @@ from bayesemble.core.errors import CheckpointError
 from bayesemble.core.files import (
     WRITING,
     flush,
+    is_gone,
     json_text,
     make_folder,
     parse_json,
@@ -49,7 +50,7 @@ RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.json
 KEEP = 2
 """How many checkpoints a run keeps: if the newest is damaged, it goes on from the one before."""
 _NAME = re.compile(r"checkpoint-([0-9]+)")
-_HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-[0-9]+@[A-Za-z0-9._-]*")
+_HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-([0-9]+@[A-Za-z0-9._-]*)")
 _VANISHING = 100  # times that a checkpoint may be replaced while it is read
 _TOLD = "told/"
 
@@ -80,17 +81,28 @@ def exists(folder: str | Path) -> bool:
 
 
 def tidy(folder: str | Path, keep: int = KEEP) -> None:
-    """Remove what a killed run may have left: half-written checkpoints, and finished ones but the newest.
+    """Remove what killed processes of this machine left half written, and finished checkpoints but the newest.
 
     Whoever calls it holds the folder (`locked`), so that nobody is writing what looks half written.
     """
     root = Path(folder)
     finished = [path for path in _all(root) if (path / MANIFEST).is_file()]
-    for old in filter(_holds_only_ours, finished[:-keep]):
+    for old in filter(_is_ours, finished[:-keep]):
         old.replace(root / f"{WRITING}{old.name}-{process_tag()}")  # so that a kill leaves no half of it under its name
     for leftover in root.glob(f"{WRITING}*"):
-        if _HALF_WRITTEN.fullmatch(leftover.name) and leftover.is_dir() and _holds_only_ours(leftover):
+        tag = _HALF_WRITTEN.fullmatch(leftover.name)
+        over = tag is not None and (tag[1] == process_tag() or is_gone(tag[1]))
+        if over and leftover.is_dir() and _holds_only_ours(leftover):
             shutil.rmtree(leftover)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is a checkpoint, of which the manifest tells, and holds nothing else."""
+    try:
+        _read_manifest(folder / MANIFEST)
+    except CheckpointError:
+        return False
+    return _holds_only_ours(folder)
 
 
 def _holds_only_ours(folder: Path) -> bool:
