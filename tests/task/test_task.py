@@ -1,5 +1,6 @@
 import logging
 from collections import namedtuple
+from dataclasses import replace
 
 import pytest
 import torch
@@ -235,6 +236,14 @@ def test_a_list_of_one_model_is_that_model_bit_for_bit():
 def test_mixed_says_whether_there_are_several_architectures():
     assert be.Task((small_mlp, norm_mlp), be.Categorical()).mixed
     assert not be.Task(small_mlp, be.Categorical()).mixed
+
+
+def test_ends_are_seen_on_rows_and_in_one_architecture():
+    models = small_mlp, [small_mlp, norm_mlp]
+    plain, mixed = (be.Task(model, be.Categorical()).bind(48, table()[0]) for model in models)
+    assert plain.ends is not None
+    assert replace(plain, example=None).ends is None
+    assert mixed.ends is None
 
 
 def test_the_place_of_a_member_decides_its_architecture():
