@@ -214,6 +214,19 @@ def test_the_mean_of_a_block_is_a_multiple_of_its_step_at_quality_50() -> None:
     np.testing.assert_allclose(image_filters.through_jpeg(image, 50) * 255, 128 + 2 * np.rint((93 - 128) / 2))
 
 
+@pytest.mark.parametrize("colour", [(200, 50, 30), (20, 90, 230)])
+def test_a_plain_colour_is_rounded_in_brightness_and_in_what_red_and_blue_have_beyond_it(
+    colour: tuple[int, ...],
+) -> None:
+    """By the coefficients of the standard; at quality 50 the steps of a plain block are 16 / 8 and 17 / 8."""
+    luma = np.dot([0.299, 0.587, 0.114], colour)
+    kept = 128 + 2 * np.rint((luma - 128) / 2)
+    cr, cb = (17 / 8 * np.rint(8 / 17 * (colour[i] - luma) / span) for i, span in ((0, 1.402), (2, 1.772)))
+    expected = [kept + 1.402 * cr, kept - 0.714136 * cr - 0.344136 * cb, kept + 1.772 * cb]
+    found = image_filters.through_jpeg(np.tile(np.divide(colour, 255), (1, 16, 16, 1)), 50)
+    np.testing.assert_allclose(255 * found, np.broadcast_to(expected, found.shape), atol=1e-3)
+
+
 def test_one_cosine_wave_is_kept_or_lost_by_its_own_step() -> None:
     """The wave (0, 1) has step 11 at quality 50: amplitude 4 is below half of it, amplitude 10 rounds to 11."""
     wave = np.cos((2 * np.arange(8) + 1) * np.pi / 16) / np.sqrt(4 * 8)  # of unit length over 8 x 8 pixels
