@@ -42,7 +42,7 @@ def test_gray_weighs_colours_as_the_eye_does_and_leaves_gray_alone() -> None:
     np.testing.assert_allclose(image_filters.gray(images[..., :1]), images[..., :1])
 
 
-@pytest.mark.parametrize(
+every_blur = pytest.mark.parametrize(
     "blur",
     [
         lambda images: image_filters.softened(images, 1.3),
@@ -52,9 +52,19 @@ def test_gray_weighs_colours_as_the_eye_does_and_leaves_gray_alone() -> None:
         lambda images: image_filters.pixelated(images, 1.7),
     ],
 )
+
+
+@every_blur
 def test_blurs_leave_a_plain_image_plain(blur) -> None:
     plain = np.full((2, 9, 12, 3), 0.7)
     np.testing.assert_allclose(blur(plain), plain)
+
+
+@every_blur
+def test_blurs_mix_neither_images_nor_channels(blur) -> None:
+    images = noise(count=2, channels=2)
+    alone = [[blur(images[i : i + 1, ..., c : c + 1]) for c in range(2)] for i in range(2)]
+    np.testing.assert_allclose(blur(images), np.concatenate([np.concatenate(one, -1) for one in alone]))
 
 
 @pytest.mark.parametrize("radius", [2.0, 3.5, 5.0])
