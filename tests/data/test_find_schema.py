@@ -95,6 +95,18 @@ def test_a_table_in_parts_means_the_same_as_a_whole(cells, size):
             assert getattr(other, name) == (pytest.approx(value) if isinstance(value, float) else value)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "texts", "is_spoilt"), [(19, 1, False), (20, 1, True), (30, 4, True), (30, 5, False)]
+)
+def test_texts_among_numbers_are_mistakes_where_they_are_few_and_the_numbers_many(numbers, texts, is_spoilt):
+    """More than 20 different cells of which at most a tenth are texts."""
+    cells = ["bad"] * texts + [str(i % numbers) for i in range(40 - texts)]
+    if is_spoilt:
+        refused(lambda: way_of(cells), f"only {texts} of 40 cells are no numbers")
+    else:
+        assert way_of(cells) == "text"
+
+
 @pytest.mark.parametrize("delimiter", [",", "\t", None])
 def test_points_are_decimal_except_where_semicolons_make_that_doubtful(delimiter):
     assert way_of(["1.234", "12.500"], delimiter) == "1.5"

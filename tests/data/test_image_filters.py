@@ -42,7 +42,7 @@ def test_gray_weighs_colours_as_the_eye_does_and_leaves_gray_alone() -> None:
     np.testing.assert_allclose(image_filters.gray(images[..., :1]), images[..., :1])
 
 
-@pytest.mark.parametrize(
+every_blur = pytest.mark.parametrize(
     "blur",
     [
         lambda images: image_filters.softened(images, 1.3),
@@ -52,9 +52,19 @@ def test_gray_weighs_colours_as_the_eye_does_and_leaves_gray_alone() -> None:
         lambda images: image_filters.pixelated(images, 1.7),
     ],
 )
+
+
+@every_blur
 def test_blurs_leave_a_plain_image_plain(blur) -> None:
     plain = np.full((2, 9, 12, 3), 0.7)
     np.testing.assert_allclose(blur(plain), plain)
+
+
+@every_blur
+def test_blurs_mix_neither_images_nor_channels(blur) -> None:
+    images = noise(count=2, channels=2)
+    alone = [[blur(images[i : i + 1, ..., c : c + 1]) for c in range(2)] for i in range(2)]
+    np.testing.assert_allclose(blur(images), np.concatenate([np.concatenate(one, -1) for one in alone]))
 
 
 @pytest.mark.parametrize("radius", [2.0, 3.5, 5.0])
@@ -196,8 +206,9 @@ def test_halving_the_length_of_a_wave_divides_its_amplitude_by_the_decay_and_by_
 
 
 def test_quality_100_is_nearly_the_identity() -> None:
-    gray = random().integers(0, 256, (3, 24, 17, 1)) / 255
-    assert np.abs(image_filters.through_jpeg(gray, 100) - gray).max() < 2.5 / 255
+    for height, width in ((24, 17), (13, 8)):
+        gray = random().integers(0, 256, (3, height, width, 1)) / 255
+        assert np.abs(image_filters.through_jpeg(gray, 100) - gray).max() < 2.5 / 255
     colours = smooth_colours()
     assert np.abs(image_filters.through_jpeg(colours, 100) - colours).max() < 0.03
 
@@ -212,6 +223,19 @@ def test_the_mean_of_a_block_is_a_multiple_of_its_step_at_quality_50() -> None:
     """At quality 50 the tables are the standard's own: the mean of a block has step 16, which is 2 in its pixels."""
     image = np.full((1, 8, 8, 1), 93 / 255)
     np.testing.assert_allclose(image_filters.through_jpeg(image, 50) * 255, 128 + 2 * np.rint((93 - 128) / 2))
+
+
+@pytest.mark.parametrize("colour", [(200, 50, 30), (20, 90, 230)])
+def test_a_plain_colour_is_rounded_in_brightness_and_in_what_red_and_blue_have_beyond_it(
+    colour: tuple[int, ...],
+) -> None:
+    """By the coefficients of the standard; at quality 50 the steps of a plain block are 16 / 8 and 17 / 8."""
+    luma = np.dot([0.299, 0.587, 0.114], colour)
+    kept = 128 + 2 * np.rint((luma - 128) / 2)
+    cr, cb = (17 / 8 * np.rint(8 / 17 * (colour[i] - luma) / span) for i, span in ((0, 1.402), (2, 1.772)))
+    expected = [kept + 1.402 * cr, kept - 0.714136 * cr - 0.344136 * cb, kept + 1.772 * cb]
+    found = image_filters.through_jpeg(np.tile(np.divide(colour, 255), (1, 16, 16, 1)), 50)
+    np.testing.assert_allclose(255 * found, np.broadcast_to(expected, found.shape), atol=1e-3)
 
 
 def test_one_cosine_wave_is_kept_or_lost_by_its_own_step() -> None:

@@ -156,8 +156,14 @@ def test_crps_of_heavy_tails_with_members_and_targets_far_apart(spread):
 def test_crps_of_heavy_tails_in_small_pieces_is_the_same(generator, monkeypatch):
     predictive, targets = weighted_students(generator, 4)
     whole = crps(predictive, targets)
-    monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 400)
+    integrated, rows = crps_of_mixtures._integrated_crps, []
+    monkeypatch.setattr(
+        crps_of_mixtures, "_integrated_crps", lambda one, values: rows.append(len(values)) or integrated(one, values)
+    )
+    knots = len(crps_of_mixtures._KNOTS_IN_STDS) * predictive.num_members + 2  # of each row: those of members, and ends
+    monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 2 * knots * crps_of_mixtures._NODES_BETWEEN_KNOTS)
     assert crps(predictive, targets) == pytest.approx(whole, rel=1e-12)
+    assert max(rows) == 2
 
 
 # --- CRPS of counts ---

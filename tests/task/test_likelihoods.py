@@ -246,6 +246,15 @@ def test_the_second_probability_of_bernoulli_is_that_of_yes(generator):
     torch.testing.assert_close(probs.sum(-1), torch.ones(ROWS).double())
 
 
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Gaussian(), Poisson()], ids=str)
+def test_an_axis_of_one_output_is_dropped_and_one_of_one_row_is_not(likelihood, generator):
+    for rows in (1, 4):
+        outputs, weights = normal(generator, MEMBERS, rows), torch.full((MEMBERS,), 1 / MEMBERS)
+        plain, with_axis = (likelihood.predictive(one, {}, weights) for one in (outputs, outputs.unsqueeze(-1)))
+        assert plain.num_rows == with_axis.num_rows == rows
+        torch.testing.assert_close(plain.member_values(), with_axis.member_values())
+
+
 def test_only_a_fixed_noise_is_known_beforehand():
     assert Gaussian(0.3).target_noise() == 0.3
     others = (Gaussian("learned"), HeteroscedasticGaussian(), Categorical(), Bernoulli(), Poisson())

@@ -1,5 +1,6 @@
 import logging
 from collections import namedtuple
+from dataclasses import replace
 
 import pytest
 import torch
@@ -237,6 +238,14 @@ def test_mixed_says_whether_there_are_several_architectures():
     assert not be.Task(small_mlp, be.Categorical()).mixed
 
 
+def test_ends_are_seen_on_rows_and_in_one_architecture():
+    models = small_mlp, [small_mlp, norm_mlp]
+    plain, mixed = (be.Task(model, be.Categorical()).bind(48, table()[0]) for model in models)
+    assert plain.ends is not None
+    assert replace(plain, example=None).ends is None
+    assert mixed.ends is None
+
+
 def test_the_place_of_a_member_decides_its_architecture():
     task = be.Task([small_mlp, norm_mlp, dropout_mlp], be.Categorical())
     assert task.new_members(7, seed=0).buffers["architecture"].tolist() == [0, 1, 2, 0, 1, 2, 0]
@@ -404,3 +413,25 @@ def test_a_network_that_changes_its_inputs_is_refused_for_the_next_member_would_
     assert torch.equal(x, before)
     inside = be.Task(lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)), be.Categorical())
     quick_fit(inside, (x, y))
+
+
+def test_the_gradient_of_the_prior_is_added_a_few_members_at_a_time(monkeypatch):
+    """The same numbers, and of no leaf more than a block of them beside it, but always a member."""
+    bound = be.Task(small_mlp, be.Categorical()).bind(48, table()[0])
+    params, gradient, sizes = stacked_values(bound, 5), be.NormalPrior.gradient, {}
+
+    def recorded(self, leaves, scales):
+        ((name, leaf),) = leaves.items()
+        sizes.setdefault(name, []).append(len(leaf))
+        return gradient(self, leaves, scales)
+
+    def added() -> dict[str, torch.Tensor]:
+        found = {name: torch.ones_like(leaf) for name, leaf in params.items()}
+        bound.add_prior_gradient(found, params, factor=0.5)
+        return found
+
+    whole = added()
+    monkeypatch.setattr(be.NormalPrior, "gradient", recorded)
+    monkeypatch.setattr("bayesemble.task.task._BLOCK", 20)
+    assert largest_difference(added(), whole) == 0
+    assert sizes == {"0.weight": [1] * 5, "0.bias": [2, 2, 1], "2.weight": [1] * 5, "2.bias": [5]}

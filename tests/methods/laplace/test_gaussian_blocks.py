@@ -100,6 +100,8 @@ def test_memory_grows_as_it_should():
 
     assert need("diag") < need("kron") < need("full")
     assert need("full", 11) - need("full") == 10 * 4 * (58**2 + 58)
+    own = (8 * 5 + 8**2 + 5**2, 2 * 9 + 2**2 + 9**2)  # of the two layers: the coordinates and both sides
+    assert need("kron", 3) == 8 * (sum(own) + 3 * own[0]) + 3 * 4 * sum(own)
 
 
 @pytest.mark.parametrize(

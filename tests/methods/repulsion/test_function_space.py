@@ -98,6 +98,30 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, eve
         torch.testing.assert_close(found[i], phi / 6, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("features", ["centred", "log_probs"])
+@pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
+def test_what_a_softmax_ignores_is_no_coordinate(kind, features):
+    """Six rows of three classes are 12 coordinates: the repulsion is -J'^T R f' with R of that dimension."""
+    x, y = data()
+    task = be.Task(tiny, be.Categorical(), prior=None)
+    method, without = (kind(**PLAIN, features=features, repulsion=repulsion) for repulsion in (0.7, 0.0))
+    state, found = moved(method, task, x, y)
+    with scoped(0):
+        module = tiny()
+
+    def compared(leaves):
+        outputs = functional_call(module, leaves, (x,))
+        seen = outputs.log_softmax(-1) if features == "log_probs" else outputs - outputs.mean(-1, keepdim=True)
+        return seen.flatten()
+
+    members = [params for params, _ in state.members.split()]
+    f = torch.stack([compared(params) for params in members])
+    push = -method.forces(products([f])[0], 12).repelling @ f
+    slopes = [torch.cat([leaf.flatten(1) for leaf in jacrev(compared)(params).values()], 1) for params in members]
+    expected = torch.stack([slope.T @ own for slope, own in zip(slopes, push, strict=True)]) / 6
+    torch.testing.assert_close(found - moved(without, task, x, y)[1], expected, rtol=1e-6, atol=1e-8)
+
+
 def test_members_of_svgd_share_the_prior_over_weights_as_they_share_the_likelihood():
     """A linear model has one Jacobian J for all: phi = D (J^T s + p) - R f J with the prior's gradient p."""
     x, y = data()
