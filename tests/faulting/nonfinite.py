@@ -199,7 +199,7 @@ def odd_prediction(chance: random.Random) -> Verdict:
         check(f"row {row}" in str(error), UNCLEAR, f"it was row {row}: {error}")
         return REFUSED, str(error)
     check(math.isfinite(value), SILENT, f"{value} was predicted from")
-    numbers = [found.probs] if classes else [found.mean, found.variance.sqrt()]
+    numbers = [found.probs] if classes else [found.mean, found.std]
     check(all(bool(one.isfinite().all()) for one in numbers), SILENT, f"an input of {value:g} gives numbers not finite")
     return RIGHT, f"finite for {value:g}"
 

@@ -1,5 +1,6 @@
 """One writer at a time in a run folder."""
 
+import errno
 import os
 import re
 import signal
@@ -174,3 +175,13 @@ def test_a_function_holds_the_folder_that_it_is_given_by_name_or_place(tmp_path)
     assert held.__doc__ == "What it does."
     with pytest.raises(TypeError, match=r"held\(\) missing 1 required positional argument"):
         held()
+
+
+def test_a_lock_that_cannot_be_written_is_not_left_behind(tmp_path, monkeypatch):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(be.CheckpointError, match="No space left on device"), locked(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -47,6 +48,9 @@ def main() -> None:
     """Run the command line; errors become one line, a traceback only comes with --debug, wherever it stands."""
     # Threads that spin while they wait make a step a hundred times slower beside another busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a sign that a terminal does not know is no reason to say nothing
     try:
         app()
     except Exception as error:

@@ -174,7 +174,8 @@ class CyclicalSGMCMC(Method):
         if self.excess_variance is None or context.clock.step not in (begin, sampling):
             return {}
         largest = state.slots[_STIFFNESS]["largest"]
-        largest.copy_(torch.maximum(largest, stiffness(state.members, batch, context)))
+        found = stiffness(state.members, batch, context)
+        largest.copy_(torch.maximum(largest, found.where(found.isfinite(), 0.0)))
         return {"gradients": torch.full_like(largest, 2 + ITERATIONS)}
 
     def _rates(self, state: State, now: Moment, batch: Batch, task: BoundTask) -> Tensor:

@@ -104,19 +104,23 @@ def _wait_for(root: Path) -> int:
 def _take(path: Path) -> int | str:
     """A handle of the lock file, locked and with our name in it; or the name of its owner."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        handle, ours = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666), False
         try:
             owner = os.read(handle, 1000).decode(errors="replace")
             if not _lock(handle, owner):
                 os.close(handle)
                 return owner
-            if _is_at(path, handle):  # else its last holder has removed it since
+            ours = _is_at(path, handle)
+            if ours:  # else its last holder has removed it since
                 os.ftruncate(handle, 0)
                 os.lseek(handle, 0, os.SEEK_SET)
                 os.write(handle, f"process {process_tag()} since {time.strftime('%Y-%m-%d %H:%M:%S')}".encode())
                 os.fsync(handle)
                 return handle
         except OSError:
+            if ours:
+                with suppress(OSError):  # a lock that cannot be written is nobody's
+                    path.unlink()
             os.close(handle)
             raise
         os.close(handle)
