@@ -48,6 +48,7 @@ from bayesemble.training.run_folders.run_lock import locked
 RESULT, PROGRESS = "result.json", "progress"
 ONE_THREAD = Loop(draws_by_vmap=True, threads=1)
 _CHECKPOINTS_PER_RUN = 10
+_COSTS = ("train_seconds", "predict_seconds", "gradient_evaluations", "parameters", "peak_memory_mb")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Job:
                 if content["settings"] != asdict(self.source):
                     return None
                 scores, cost, notes = (content[name] for name in ("scores", "cost", "notes"))
-                require("train_seconds" in cost, "it does not say what the run cost")
+                require(cost.keys() == set(_COSTS), "it does not say what the run cost")
                 return Result(self.label, self.source.seed, self.run, scores, cost, notes=notes)
         except CheckpointError as error:
             warnings.warn(f"{error}. The run is scored again", stacklevel=2)
@@ -131,13 +132,14 @@ def _train_and_score(job: Job, heard: list[warnings.WarningMessage]) -> Result:
     scores = score_run(ensemble, split)
     start = time.perf_counter()
     ensemble.predict(split.x_test)
-    cost = {
-        "train_seconds": sum(row["seconds"] + row.get("finish_seconds", 0.0) for row in ensemble.history),
-        "predict_seconds": time.perf_counter() - start,
-        "gradient_evaluations": gradient_evaluations(ensemble.history),
-        "parameters": count_parameters(ensemble.task, method).total,
-        "peak_memory_mb": max(peak_memory() - before, 0.0) / MEGABYTE,  # without libraries and data, which all hold
-    }
+    costs = (
+        sum(row["seconds"] + row.get("finish_seconds", 0.0) for row in ensemble.history),
+        time.perf_counter() - start,
+        gradient_evaluations(ensemble.history),
+        count_parameters(ensemble.task, method).total,
+        max(peak_memory() - before, 0.0) / MEGABYTE,  # without libraries and data, which all hold
+    )
+    cost = dict(zip(_COSTS, costs, strict=True))
     if bad := [name for name, value in scores.items() if not math.isfinite(value)]:
         raise TrainingError(f"{', '.join(bad)} came out infinite or undefined; lower the learning rate or set clip=1.0")
     notes = list(dict.fromkeys(str(warning.message) for warning in heard))
