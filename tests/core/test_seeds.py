@@ -174,3 +174,20 @@ def test_compiled_networks_draw_from_a_stream_too_and_the_compiler_leaves_its_co
     with seeds.TorchStream(4):
         expected = functional.dropout(x, 0.5) + 1
     assert torch.equal(found, expected)
+
+
+def test_a_block_that_cannot_begin_keeps_nobody_waiting(monkeypatch):
+    def refuse(_: object) -> None:
+        raise ValueError("state must be of another generator")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np.random, "set_state", refuse)
+        with pytest.raises(ValueError, match="another generator"):
+            seeds.scoped(0).__enter__()
+
+    def draw() -> torch.Tensor:
+        with seeds.scoped(1):
+            return torch.rand(3)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert torch.equal(pool.submit(draw).result(timeout=20), draw())

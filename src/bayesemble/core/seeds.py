@@ -155,8 +155,8 @@ _SHARED = threading.RLock()
 class Stream:
     """Random numbers of somebody else's code, as a factory or a data set: by torch, by numpy, or by Python's `random`.
 
-    A block goes on where the last one ended. The last two have only one state for all threads: they get back what they
-    had at the end of a block, and threads take turns.
+    A block goes on where the last one ended. The last two have only one state for all threads: threads take turns, and
+    at the end of a block both get back what they had.
     """
 
     def __init__(self, seed: int) -> None:
@@ -165,7 +165,11 @@ class Stream:
 
     def __enter__(self) -> Stream:
         _SHARED.acquire()
-        self._before = self._swapped(self._states)
+        try:
+            self._before = self._swapped(self._states)
+        except BaseException:  # numpy may have been given a generator of another kind, which takes no such state
+            _SHARED.release()
+            raise
         self._torch.__enter__()
         return self
 

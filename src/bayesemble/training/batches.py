@@ -215,7 +215,7 @@ class LoaderSource:
 
 @dataclass(frozen=True)
 class _Batches(Sampler[list[int]]):
-    """Row numbers of batches as arrays have them; the order derives from torch's global random state."""
+    """Row numbers of batches as arrays have them; the order derives from the stream that it is drawn in."""
 
     num_rows: int
     size: int | None

@@ -106,7 +106,7 @@ def _eigenvalues(hessian: Any, top: int, steps: int, generator: torch.Generator)
 def _traces(hessian: Any, samples: int, seed: int) -> Tensor:
     """Hutchinson's estimate from each random vector alone, `(sample,)`: one product is in memory at a time."""
     estimate = _package().hutchinson_trace
-    with seeds.TorchStream(seed):  # the package draws from torch's global generator
+    with seeds.TorchStream(seed):  # the package takes no generator
         return torch.stack([estimate(hessian, 1).cpu().double() for _ in range(samples)])
 
 
