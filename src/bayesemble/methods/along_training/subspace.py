@@ -14,6 +14,7 @@ Reference: Izmailov et al. (2019), "Subspace inference for Bayesian deep learnin
 
 import math
 import warnings
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, TrainingData
+from bayesemble.core.types import Batch, Clock, Info, Leaves, MemberFunction, TrainingData
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
 from bayesemble.methods.base import Context
@@ -91,6 +92,11 @@ class Subspace(GradientMethod):
         if self.basis != "curve":
             running_moments.follow(state, context.clock, self.start, self.snapshots, self.num_directions + 1)
         return state, info
+
+    def kind_of_step(self, clock: Clock) -> Hashable | None:
+        """Steps after which no snapshot is taken are alike."""
+        due = self.basis != "curve" and running_moments.is_due(clock, self.start, self.snapshots)
+        return None if due else ""
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Find directions, then coordinates, then batch-norm statistics."""

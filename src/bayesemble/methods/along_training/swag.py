@@ -15,13 +15,14 @@ for several modes.
 
 import math
 import warnings
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import torch
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Info, Leaves, TrainingData
+from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
 from bayesemble.methods import numbered_draws
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN, SQUARES
@@ -59,6 +60,10 @@ class SWAG(GradientMethod):
         state = self.ascend(state, gradients, context)
         running_moments.follow(state, context.clock, self.start, self.snapshots)
         return state, info
+
+    def kind_of_step(self, clock: Clock) -> Hashable | None:
+        """Steps after which no snapshot is taken are alike."""
+        return None if running_moments.is_due(clock, self.start, self.snapshots) else ""
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""
