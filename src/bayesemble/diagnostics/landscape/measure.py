@@ -94,7 +94,9 @@ def refreshed(ensemble: Ensemble, networks: Members, train: Any, batch_size: int
 
 def measure(ensemble: Ensemble, parts: Iterable[Members], data: Any, *, references: Members | None = None) -> Measured:
     """Loss, error and difference from references of networks, which come in parts that fit into memory."""
-    known = [] if references is None else [_answers(one) for one, _ in _predictions(ensemble, references, data)]
+    known = []
+    if references is not None:
+        known = [_answers(one) for one, _ in as_ensemble(ensemble, references).predictions(data)]
     return Measured.concat([_measure_part(ensemble, part, data, known) for part in parts])
 
 
@@ -102,7 +104,7 @@ def _measure_part(ensemble: Ensemble, networks: Members, data: Any, known: list[
     loss = torch.zeros(networks.num_members, dtype=torch.float64)
     error, difference = torch.zeros_like(loss), loss.new_zeros(len(loss), len(known[0]) if known else 0)
     rows, count, classes = 0, 0, True
-    for number, (predictive, targets) in enumerate(_predictions(ensemble, networks, data)):
+    for number, (predictive, targets) in enumerate(as_ensemble(ensemble, networks).predictions(data)):
         answers, classes = _answers(predictive), predictive.kind == "classes"
         log_prob = predictive.member_log_prob(targets).double()
         loss -= log_prob.sum(1)
@@ -114,10 +116,6 @@ def _measure_part(ensemble: Ensemble, networks: Members, data: Any, known: list[
     if not classes:
         error, difference = error.sqrt(), difference.sqrt()
     return Measured(loss / rows, error, difference, classes)
-
-
-def _predictions(ensemble: Ensemble, networks: Members, data: Any) -> Iterator[tuple[Predictive, Tensor]]:
-    return as_ensemble(ensemble, networks).predictions(data)
 
 
 def _answers(predictive: Predictive) -> Tensor:
