@@ -10,7 +10,8 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from functools import wraps
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,19 @@ from bayesemble.core.arrays import check_finite, numbers
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.html import facts_table
 from bayesemble.core.settings import require
+
+_Own = TypeVar("_Own", bound="Predictive")
+
+
+def unless_kept(compute: Callable[[_Own], Tensor]) -> Callable[[_Own], Tensor]:
+    """A number for each row, unless the prediction is reduced and kept it: what is computed anew breaks exact ties."""
+
+    @wraps(compute)
+    def value(own: _Own) -> Tensor:
+        kept = own.kept.get(compute.__name__)
+        return compute(own) if kept is None else kept
+
+    return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
