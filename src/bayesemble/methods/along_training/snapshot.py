@@ -47,6 +47,7 @@ class Snapshot(GradientMethod):
 
     independent = True
     drawn_slots = kept_networks.SLOTS
+    needs_every_epoch = True  # the last network is kept at the end
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
@@ -61,11 +62,6 @@ class Snapshot(GradientMethod):
         if now.keep is not None:
             kept_networks.put(state, now.keep)
         return state, info
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """The last network is kept at the end."""
-        return True
 
     def networks(self, state: State) -> Members:
         """The snapshots of all members, member after member; before there are any, the members."""

@@ -63,6 +63,7 @@ class Subspace(GradientMethod):
     curve_epochs: int = setting(50, "passes over the data with which curves are trained, for basis='curve'", least=1)
 
     drawn_slots = (*running_moments.SLOTS, _BASIS, _POINTS, _BUFFERS)
+    needs_every_epoch = True  # snapshots are taken up to the end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,11 +188,6 @@ class Subspace(GradientMethod):
                 (surrogate / task.num_data).backward()
                 optimizer.step()
         return torch.stack([(mean + log_width.exp() * _normal(shape, generators)).detach() for _ in range(num)], 1)
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """Snapshots are taken up to the end."""
-        return True
 
     def can_draw(self, state: State) -> bool:
         """Networks of the subspaces, once coordinates were found."""

@@ -159,7 +159,7 @@ def compose(parts: list[Tensor], assigned: Tensor, noise: Tensor | None = None) 
         result = torch.where(assigned == k, component, result)
     if noise is not None:
         result = result + noise
-    return torch.where(assigned == len(parts), _zero(result), result)
+    return torch.where(assigned == len(parts), result.new_zeros(()), result)
 
 
 def share_out(slope: Tensor, assigned: Tensor, into: Leaves, name: str) -> None:
@@ -188,7 +188,3 @@ def spread(parts: list[Tensor], jitter: float, generators: list[torch.Generator]
     size = torch.where(size > 0, size, 1.0).reshape(-1, *[1] * (parts[0].dim() - 1))
     noise = [torch.stack([torch.randn(p.shape[1:], generator=own) for own in generators]).to(p) for p in parts]
     return [part + jitter * size * one for part, one in zip(parts, noise, strict=True)]
-
-
-def _zero(like: Tensor) -> Tensor:
-    return torch.zeros((), dtype=like.dtype, device=like.device)

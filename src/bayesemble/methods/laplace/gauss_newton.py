@@ -165,13 +165,8 @@ def _row_gradients(network: Network, rows: Rows, layout: Layout) -> Iterator[Ten
             own = map_tensors(lambda leaf, part=part: leaf[part], inputs)  # type: ignore[misc]
             for columns in roots.split(max(BUDGET // each, 1), dim=2):
                 found = _pulled_back(network, own, columns)
-                joined = torch.cat([_in_lines(found[name]) for name in layout.names], dim=2)
+                joined = torch.cat([found[name].reshape(*found[name].shape[:2], -1) for name in layout.names], dim=2)
                 yield joined.flatten(0, 1).cpu().double()
-
-
-def _in_lines(leaf: Tensor) -> Tensor:
-    """`(row, column, ...)` with the numbers of the leaf, which may have no axes, on one axis."""
-    return leaf.reshape(*leaf.shape[:2], -1)
 
 
 def jacobians(network: Network, inputs: Inputs) -> Iterator[tuple[Tensor, Leaves]]:
