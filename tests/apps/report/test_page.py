@@ -38,11 +38,6 @@ def test_the_same_drawing_is_the_same_text():
     assert page.drawing("one", line) == page.drawing("one", line)
 
 
-def test_several_panels_are_drawn_side_by_side():
-    text = page.drawing("two", lambda left, right: (line(left), line(right)), panels=2)
-    assert text.count('data-method="deep ensemble"') == 2
-
-
 def test_pages_are_written_in_one_go(tmp_path):
     page.write(tmp_path / "deep" / "page.html", "text")
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["page.html"]

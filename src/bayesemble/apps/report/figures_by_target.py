@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bayesemble import metrics, plots
+from bayesemble.apps.compare.source import predict_in_units
 from bayesemble.apps.report.figure import DrawOne, Figure, padded, several, thinned
 from bayesemble.apps.report.opened_runs import Shown, member_diversity
 from bayesemble.metrics.curves import Bands, prediction_bands
@@ -64,7 +65,7 @@ def _bands(shown: Sequence[Shown]) -> DrawOne:
     limits = padded([float(seen.min()), float(seen.max())], 0.8)
 
     def draw(one: Shown, ax: Any) -> None:
-        predictive = one.predict(grid)
+        predictive = predict_in_units(one.ensemble, grid, split)
         assert isinstance(predictive, RealPredictive)
         bands, data = prediction_bands(predictive, grid), (split.x_train, seen)
         plots.plot_bands(bands, ax, data=data, label=one.label, color=one.colour, input_name="Input (standardised)")

@@ -36,18 +36,18 @@ _LOOK: Any = {
 }
 
 
-def drawing(name: str, draw: Callable[..., Any], *, panels: int = 1, size: tuple[float, float] = (4.6, 3.4)) -> str:
-    """An inline drawing: `draw` is called with the axes, one argument for each panel; the name makes its ids unique."""
+def drawing(name: str, draw: Callable[..., Any], *, size: tuple[float, float] = (4.6, 3.4)) -> str:
+    """An inline drawing: `draw` is called with the axes, and the name makes its ids unique."""
     load_pyplot()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_LOOK):
-        figure = Figure(figsize=(size[0] * panels, size[1]), layout="constrained")
-        axes = figure.subplots(1, panels, squeeze=False)[0]
-        for part in (figure, *axes):
+        figure = Figure(figsize=size, layout="constrained")
+        ax = figure.subplots()
+        for part in (figure, ax):
             part.patch.set_alpha(0)
-        draw(*axes)
+        draw(ax)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
     return _inline(drawn.getvalue(), name)
