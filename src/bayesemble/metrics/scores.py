@@ -15,7 +15,6 @@ from bayesemble.predictive import (
     RealPredictive,
     match_targets,
 )
-from bayesemble.predictive.base import check_level
 
 
 def accuracy(predictive: ClassPredictive, targets: Any) -> float:
@@ -134,7 +133,7 @@ def interval_score(predictive: RealPredictive, targets: Any, level: float = 0.9)
 
     Reference: Gneiting & Raftery (2007), section 6.2.
     """
-    low, high = _interval(predictive, level)
+    low, high = (end.double() for end in predictive.interval(level))
     values = _target_values(predictive, targets)
     missed = (low - values).clamp_min(0) + (values - high).clamp_min(0)
     return float((high - low + 2 / (1 - level) * missed).mean())
@@ -148,7 +147,7 @@ def sharpness(predictive: RealPredictive, level: float = 0.9) -> float:
 
     Reference: Gneiting, Balabdaoui & Raftery (2007).
     """
-    low, high = _interval(predictive, level)
+    low, high = (end.double() for end in predictive.interval(level))
     return float((high - low).mean())
 
 
@@ -168,9 +167,3 @@ def _target_values(predictive: RealPredictive, targets: Any) -> Tensor:
 
 def _errors(predictive: RealPredictive, targets: Any) -> Tensor:
     return predictive.mean.double() - _target_values(predictive, targets)
-
-
-def _interval(predictive: RealPredictive, level: float) -> tuple[Tensor, Tensor]:
-    check_level(level)
-    low, high = predictive.interval(level)
-    return low.double(), high.double()

@@ -163,7 +163,7 @@ class Subspace(GradientMethod):
             return _log_likelihood(self._moved(state, points), data, context) / self.temperature
 
         begin = torch.zeros(state.members.num_members, self.num_directions, dtype=torch.float64)
-        samples, _ = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
+        samples = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
         return samples[:, self.warmup :].contiguous()
 
     def _fit(
