@@ -223,21 +223,18 @@ def _fewer(parts: Parts, rows: int, seed: int, text: str) -> Parts:
 
 def _ood(text: str, seed: int, own: _Whole, own_text: str) -> Array:
     """The inputs of another set, in its test part if it has one; rows of a table need no target."""
-    rows = _ood_rows(text, seed, own, own_text)
+    path = None if text in DATASETS else _place(text)[0]
+    if path is None:
+        rows = load_parts(text, seed).x_test
+    elif reader := find_reader(path):
+        rows = as_rows(reader.inputs(path), str(path)).rows
+    elif own.encode is not None:
+        rows = np.concatenate([own.encode(chunk) for chunk in read_rows(path)])
+    else:
+        raise DataError(f"foreign rows of the table {path} need data that is a table too; {own_text} is not")
     if rows.shape[1] != own.parts.x_train.shape[1]:
         raise DataError(
             f"foreign rows must have the columns of the data: {text} has {rows.shape[1]}, "
             f"{own_text} has {own.parts.x_train.shape[1]}"
         )
     return rows
-
-
-def _ood_rows(text: str, seed: int, own: _Whole, own_text: str) -> Array:
-    if text in DATASETS:
-        return load_parts(text, seed).x_test
-    path, _ = _place(text)
-    if reader := find_reader(path):
-        return as_rows(reader.inputs(path), str(path)).rows
-    if own.encode is None:
-        raise DataError(f"foreign rows of the table {path} need data that is a table too; {own_text} is not")
-    return np.concatenate([own.encode(chunk) for chunk in read_rows(path)])

@@ -96,7 +96,6 @@ def read_rows(path: str | Path, rows_at_once: int = 10_000, nameless: bool = Fal
     the chunks says. Its delimiter is the comma, semicolon or tab that is most frequent in the first row.
 
     Args:
-        path: The file.
         rows_at_once: Rows of a part, at most.
         nameless: Whether one column may lack a name, as the numbers of rows do that pandas writes.
     """

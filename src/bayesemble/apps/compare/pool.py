@@ -24,7 +24,6 @@ def perform_all(
     """Results of all jobs, in their order.
 
     Args:
-        jobs: The runs.
         processes: How many go side by side, each in a process of its own; 1 runs them here.
         on_result: Called with each job and its result when it is there.
         plugins: What every process has to load first, as for `load_plugins`.

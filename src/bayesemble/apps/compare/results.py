@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import make_folder, read_json, understood, write_json
+from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.settings import validate
 
 FILE = "results.json"
@@ -92,16 +92,13 @@ class Comparison:
 
     def write(self, folder: Path) -> None:
         """Write everything as JSON, under its name in one go."""
-        make_folder(folder)
         write_json(folder / FILE, asdict(self) | {"summary": self.summary()})
 
     @staticmethod
     def read(folder: str | Path) -> Comparison:
         """Read what `write` wrote, from the folder or from the file itself."""
         path = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / FILE
-        if not path.is_file():
-            raise CheckpointError(f"{folder} is not the folder of a comparison: it has no {FILE}")
-        content = read_json(path)
+        content = read_json(path, "the folder of a comparison")
         with understood(path, "does not hold a comparison"):
             results = [Result(**row) for row in content["results"]]
             for result in results:

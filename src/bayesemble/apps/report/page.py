@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesemble.core.errors import MissingExtraError, SettingError
-from bayesemble.core.files import make_folder, write_text
+from bayesemble.core.files import write_text
 from bayesemble.diagnostics.plots.style import load_pyplot
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -79,5 +79,4 @@ def write(path: Path, text: str) -> None:
     """Write a page under its name in one go; a file that is no page by its name is not replaced."""
     if path.is_file() and path.suffix.lower() not in (".html", ".htm"):
         raise SettingError(f"the page would replace {path}, which is no page by its name; choose another name")
-    make_folder(path.parent)
     write_text(path, text)

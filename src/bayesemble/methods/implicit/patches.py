@@ -79,9 +79,7 @@ def make_patches(module: nn.Module, layers: dict[str, list[str]], kinds: dict[st
     biases are shared by all draws.
 
     Args:
-        module: The network.
         layers: Names of the chosen leaves of each layer.
-        kinds: The kind of assignment of each leaf.
         with_zero: Whether one more component is zero.
     """
     patches = {}
