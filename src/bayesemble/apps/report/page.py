@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bayesemble.core.errors import MissingExtraError, SettingError
+from bayesemble.core.errors import SettingError
 from bayesemble.core.files import write_text
+from bayesemble.core.lazy import import_extra
 from bayesemble.diagnostics.plots.style import load_pyplot
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -65,14 +66,11 @@ def _inline(text: str, name: str) -> str:
 
 def render(template: str, **context: Any) -> str:
     """Fill a template."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtraError("pages need jinja2, which is not here: pip install 'bayesemble[report]'") from error
+    jinja2 = import_extra("jinja2", "pages need jinja2", "'bayesemble[report]'")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    return environment.get_template(template).render(**context)
+    return str(environment.get_template(template).render(**context))
 
 
 def write(path: Path, text: str) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bayesemble.core.arrays import NumpyArray, numbers
-from bayesemble.core.errors import MissingExtraError
+from bayesemble.core.lazy import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -51,13 +51,7 @@ def new_axes(ax: Axes | None = None, width: float = 5.0, height: float = 3.8) ->
 
 def load_pyplot() -> Any:
     """Import matplotlib, or say which extra has it."""
-    try:
-        import matplotlib.pyplot
-    except ImportError as error:
-        raise MissingExtraError(
-            "figures need matplotlib, which is not here: pip install 'bayesemble[plots]'"
-        ) from error
-    return matplotlib.pyplot
+    return import_extra("matplotlib.pyplot", "figures need matplotlib", "'bayesemble[plots]'")
 
 
 def method_axes(ax: Axes | None, label: str | None, color: str | None) -> tuple[Axes, str, str]:
