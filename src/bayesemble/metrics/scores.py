@@ -59,7 +59,7 @@ def brier(predictive: ClassPredictive, targets: Any) -> float:
 
 def rmse(predictive: RealPredictive, targets: Any) -> float:
     """Root mean squared error of the mean, in units of the target. Lower is better; a few large errors dominate."""
-    return float(_errors(predictive, targets).square().mean().sqrt())
+    return float(predictive.losses(targets).mean().sqrt())
 
 
 def mae(predictive: RealPredictive, targets: Any) -> float:
@@ -70,7 +70,7 @@ def mae(predictive: RealPredictive, targets: Any) -> float:
 
     Reference: Willmott & Matsuura (2005).
     """
-    return float(_errors(predictive, targets).abs().mean())
+    return float((predictive.mean.double() - _target_values(predictive, targets)).abs().mean())
 
 
 def log_predictive_density(predictive: Predictive, targets: Any, kind: str = "mixture") -> float:
@@ -163,7 +163,3 @@ def match_counts(predictive: PoissonPredictive, targets: Any) -> Tensor:
 
 def _target_values(predictive: RealPredictive, targets: Any) -> Tensor:
     return match_targets(targets, predictive.member_mean.shape).double()
-
-
-def _errors(predictive: RealPredictive, targets: Any) -> Tensor:
-    return predictive.mean.double() - _target_values(predictive, targets)

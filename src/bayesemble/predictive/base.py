@@ -135,7 +135,7 @@ class Predictive(ABC):
 
     def log_prob(self, targets: Any) -> Tensor:
         """Log probability (density) of the targets under the mixture, `(row,)`: log sum_m w_m p_m(y|x)."""
-        return self._log_average(self.member_log_prob(targets))
+        return self.log_average(self.member_log_prob(targets))
 
     def member(self, index: int) -> Self:
         """The prediction of one member alone."""
@@ -203,7 +203,8 @@ class Predictive(ABC):
         weights, values = self._weighed(values)
         return torch.tensordot(weights, values, dims=1)
 
-    def _log_average(self, values: Tensor) -> Tensor:
+    def log_average(self, values: Tensor) -> Tensor:
+        """The logarithm of the average over members of what has these logarithms, `(member, ...)`."""
         weights, values = self._weighed(values)
         return torch.logsumexp(values + weights.log().reshape(-1, *[1] * (values.dim() - 1)), dim=0)
 

@@ -33,7 +33,7 @@ class ClassPredictive(Predictive):
     @cached_property
     def probs(self) -> Tensor:
         """Averaged probabilities, `(row, class)`."""
-        return self._log_average(self.log_probs).exp()
+        return self.log_average(self.log_probs).exp()
 
     @property
     def member_probs(self) -> Tensor:
