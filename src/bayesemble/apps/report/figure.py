@@ -34,6 +34,11 @@ class Figure(NamedTuple):
     """What is said if it applies to no method; nothing by default."""
 
 
+def by_itself(draw: DrawOne) -> Callable[[Sequence[Shown]], DrawOne]:
+    """Prepare what methods share where they share nothing."""
+    return lambda shown: draw
+
+
 def draw_together(name: str, draw: DrawOne, shown: Sequence[Shown], labels: Sequence[str]) -> str:
     """One drawing for all methods. The switches of the page are its legend; labels are those of the comparison."""
 
