@@ -20,7 +20,6 @@ from bayesemble.apps.report.figure import (
     by_itself,
     draw_apart,
     draw_together,
-    finish,
     several,
     thinned,
 )
@@ -197,12 +196,11 @@ def _draw_weights(shown: Sequence[Shown], drawn: Drawn) -> None:
 
 def history_drawing(one: Shown) -> str:
     """The losses of one method over its training."""
+    return draw_together(f"history-{one.number}", _history, [one], labels=[])
 
-    def draw(ax: Any) -> None:
-        plots.plot_history(thinned_history(one.ensemble.history), ax, label=one.label, color=one.colour)
-        finish(ax, [])
 
-    return drawing(f"history-{one.number}", draw, size=INCHES)
+def _history(one: Shown, ax: Any) -> None:
+    plots.plot_history(thinned_history(one.ensemble.history), ax, label=one.label, color=one.colour)
 
 
 def thinned_history(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
