@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesemble.core.errors import DataError
 from bayesemble.core.members import Members
 from bayesemble.core.settings import require
-from bayesemble.core.types import Batch, Leaves
+from bayesemble.core.types import Leaves
 from bayesemble.methods.geometry import batch_norm
 from bayesemble.predictive import Predictive, match_targets
 from bayesemble.training.batches import as_source
@@ -85,11 +85,7 @@ def refreshed(ensemble: Ensemble, networks: Members, train: Any, batch_size: int
             "train=(x, y), with which they are measured again for every other network"
         )
     source = as_source(train, ensemble.task.dtype, batch_size, shuffle=False).checked(ensemble.task, training=False)
-
-    def rows() -> Iterator[Batch]:
-        return source.in_order(batch_size)
-
-    return batch_norm.refreshed(ensemble.task, networks, rows, ensemble.executor)
+    return batch_norm.refreshed(ensemble.task, networks, lambda: source.in_order(batch_size), ensemble.executor)
 
 
 def measure(ensemble: Ensemble, parts: Iterable[Members], data: Any, *, references: Members | None = None) -> Measured:

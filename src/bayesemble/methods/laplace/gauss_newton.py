@@ -57,14 +57,10 @@ _FORWARD_MODE = threading.RLock()  # torch keeps one level of forward mode for a
 
 def linearised(network: Network, inputs: Inputs, away: Leaves) -> Tensor:
     """f(x; w) + J(x) away: outputs `(row, ...)` of the network made linear around its chosen leaves w."""
-
-    def run(chosen: Leaves) -> Tensor:
-        return network.outputs(inputs, chosen)
-
     with _FORWARD_MODE, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch itself, at its first use of forward mode
         try:
-            outputs, change = jvp(run, (network.chosen,), (away,))  # type: ignore[misc]
+            outputs, change = jvp(lambda chosen: network.outputs(inputs, chosen), (network.chosen,), (away,))  # type: ignore[misc]
             return outputs + change
         except RuntimeError:  # a layer without forward mode
             pass
