@@ -48,6 +48,7 @@ class Snapshot(GradientMethod):
 
     independent = True
     drawn_slots = kept_networks.SLOTS
+    needs_every_epoch = True  # the last network is kept at the end
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
@@ -70,11 +71,6 @@ class Snapshot(GradientMethod):
     def numbers(self, clock: Clock) -> dict[str, float]:
         """The learning rate of the cycle."""
         return {"learning_rate": self.learning_rate * self.moment(clock).factor}
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """The last network is kept at the end."""
-        return True
 
     def networks(self, state: State) -> Members:
         """The snapshots of all members, member after member; before there are any, the members."""

@@ -64,6 +64,7 @@ class Subspace(GradientMethod):
     curve_epochs: int = setting(50, "passes over the data with which curves are trained, for basis='curve'", least=1)
 
     drawn_slots = (*running_moments.SLOTS, _BASIS, _POINTS, _BUFFERS)
+    needs_every_epoch = True  # snapshots are taken up to the end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,7 +169,7 @@ class Subspace(GradientMethod):
             return _log_likelihood(self._moved(state, points), data, context) / self.temperature
 
         begin = torch.zeros(state.members.num_members, self.num_directions, dtype=torch.float64)
-        samples, _ = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
+        samples = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
         return samples[:, self.warmup :].contiguous()
 
     def _fit(
@@ -193,11 +194,6 @@ class Subspace(GradientMethod):
                 (surrogate / task.num_data).backward()
                 optimizer.step()
         return torch.stack([(mean + log_width.exp() * _normal(shape, generators)).detach() for _ in range(num)], 1)
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """Snapshots are taken up to the end."""
-        return True
 
     def can_draw(self, state: State) -> bool:
         """Networks of the subspaces, once coordinates were found."""

@@ -47,6 +47,7 @@ class SWAG(GradientMethod):
 
     independent = True
     drawn_slots = (*running_moments.SLOTS, *numbered_draws.SLOTS)
+    needs_every_epoch = True  # snapshots are taken up to the end
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with nothing collected."""
@@ -78,11 +79,6 @@ class SWAG(GradientMethod):
         if count < self.rank and not self.diagonal:
             warnings.warn(f"SWAG took {count} snapshots, so that its rank is {count}, not {self.rank}", stacklevel=2)
         return numbered_draws.prepare(state, self._networks, self.draws, data, context)
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """Snapshots are taken up to the end."""
-        return True
 
     def can_draw(self, state: State) -> bool:
         """Networks from the Gaussian, once there is one."""
