@@ -26,6 +26,11 @@ class Context:
     given_numbers: Mapping[str, Tensor] | None = None
     """`Method.numbers` as tensors, where a step is recorded."""
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the step is being recorded: it must not look at numbers, and leaves checks to steps that are not."""
+        return self.given_numbers is not None
+
     def number(self, method: Method, name: str) -> float | Tensor:
         """One of `method.numbers` at this step; a tensor without axes where the step is recorded."""
         return (method.numbers(self.clock) if self.given_numbers is None else self.given_numbers)[name]
@@ -110,7 +115,7 @@ class Method(ABC):
         `gradients_per_step` says how many, under `gradients`.
         """
 
-    def kind_of_step(self, clock: Clock) -> Hashable | None:
+    def kind_of_step(self, context: Context) -> Hashable | None:
         """What tells this step from steps that are made of other operations, so that it can be recorded and repeated.
 
         Steps of one kind do the same to state, batch and `numbers`, whatever their values; they draw nothing at random

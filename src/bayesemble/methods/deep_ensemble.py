@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from bayesemble.core.members import State
-from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.core.types import Batch, Info
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
 
@@ -24,7 +24,7 @@ class DeepEnsemble(GradientMethod):
 
     independent = True
 
-    def kind_of_step(self, clock: Clock) -> Hashable:
+    def kind_of_step(self, context: Context) -> Hashable:
         """All steps are alike."""
         return ""
 
