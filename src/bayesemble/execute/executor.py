@@ -31,7 +31,8 @@ class Executor(ABC):
 
     def __str__(self) -> str:
         threads = [f"on {self.threads} thread" + ("s" if self.threads > 1 else "")] if self.threads else []
-        return " ".join([type(self).__name__.lower(), *self.details(), *threads])
+        steps = [] if self.steps == "traced" else [self.steps]
+        return " ".join([type(self).__name__.lower(), *self.details(), *steps, *threads])
 
     def details(self) -> list[str]:
         """What sets this executor apart from others of its class, in words."""

@@ -25,6 +25,8 @@ FEW_MEMBERS = 2
 MANY_NUMBERS = 450_000  # of one member in a step
 NUMBERS_TOGETHER = 6_000_000  # that vmap handles at a time
 NUMBERS_OF_ONE_THREAD = 500_000  # handled at a time
+MILLISECONDS_TO_COMPILE = 25_000
+REPAID = 4  # times that what compiling gains has to be, as training may stop early
 DEEP = 6  # convolutions of images; in a shallower network, those of one or three channels are slow in channels-last
 
 
@@ -72,6 +74,12 @@ RULE = (
     Row("large network or batch", lambda load: load.numbers > MANY_NUMBERS, one_by_one),
     Row("small network and batch", lambda _: True, _all_at_once),
 )
+
+
+def repays_compiling(load: Load, steps: int) -> bool:
+    """Whether so many steps are worth compiling: what is gained in each is Python, and passes through memory."""
+    gained = 0.2 + 2.5e-6 * load.members * load.numbers  # milliseconds
+    return steps * gained >= REPAID * MILLISECONDS_TO_COMPILE
 
 
 def row_for(load: Load) -> Row:

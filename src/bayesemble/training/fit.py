@@ -292,7 +292,8 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
 
         return step
 
-    choice = choose(wish, task, state, batch, stepper)
+    recorded = type(method).kind_of_step is not Method.kind_of_step and not task.stochastic
+    choice = choose(wish, task, state, batch, stepper, plan.total_steps if recorded else 0)
     arranged = choice.executor.arrange(state)
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
     return Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
