@@ -29,7 +29,7 @@ from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
 
-_MOST_BYTES = 1 << 26  # of a state: a step of a larger one is mostly arithmetic, and to check it takes a copy
+_MOST_BYTES = 1 << 24  # of a state: a step of a larger one is mostly arithmetic, and to check it takes a copy
 _ROUNDING = 1e-4
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
