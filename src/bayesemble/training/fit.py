@@ -17,6 +17,7 @@ from bayesemble.core.settings import require, whole
 from bayesemble.core.types import Batch
 from bayesemble.execute.choose import choose, wished
 from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.kept_memory import kept_memory
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.methods.size import check_memory
@@ -147,23 +148,26 @@ def fit(
         on_epoch=on_epoch,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
-    if found is None:
-        run = _start(placed, method, source, executor, plan)
-    else:
-        run = _resume(found, placed, method, source, executor, plan, change)
-    if record is not None:
-        run = _with_recording(run, checkpoint)
-    run = train(run, source, held_out, plan, progress)
-    _warn_of_ascent(run)
-    if not run.standing.finished:
-        trained = run.best or run.ensemble.state
-        try:
-            run = _finish(run, source, plan)
-        except KeyboardInterrupt:
-            raise Interrupted(f"stopped while the method completed what was trained; {HANDED}", run.result()) from None
-        if plan.folder is not None and run.ensemble.state is not trained:
-            run.save(plan.folder, plan.keep_checkpoints)
-    return run.result()
+    with kept_memory():
+        if found is None:
+            run = _start(placed, method, source, executor, plan)
+        else:
+            run = _resume(found, placed, method, source, executor, plan, change)
+        if record is not None:
+            run = _with_recording(run, checkpoint)
+        run = train(run, source, held_out, plan, progress)
+        _warn_of_ascent(run)
+        if not run.standing.finished:
+            trained = run.best or run.ensemble.state
+            try:
+                run = _finish(run, source, plan)
+            except KeyboardInterrupt:
+                raise Interrupted(
+                    f"stopped while the method completed what was trained; {HANDED}", run.result()
+                ) from None
+            if plan.folder is not None and run.ensemble.state is not trained:
+                run.save(plan.folder, plan.keep_checkpoints)
+        return run.result()
 
 
 def _warn_of_ascent(run: Run) -> None:
