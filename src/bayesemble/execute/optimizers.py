@@ -51,11 +51,20 @@ class Optimizer:
         moments = {slot: allocator.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
         return {**moments, "steps": steps}
 
-    def update(self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float) -> None:
-        """Take one step downhill, in place."""
+    def update(
+        self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float, fits: int = 1
+    ) -> None:
+        """Take one step downhill, in place.
+
+        The last numbers of a tensor that do not fill a vector of the processor are rounded in another way than the
+        others. So where leaves hold members of several `fits`, those of each are a tensor of their own.
+        """
         leaves = list(params.values())
         slopes = [laid_out_like(gradients[name], leaf) for name, leaf in params.items()]
         moments = {slot: [kept[name] for name in params] for slot, kept in slots.items() if slot in _MOMENTS}
+        if fits > 1:
+            leaves, slopes = _each(leaves, fits), _each(slopes, fits)
+            moments = {slot: _each(kept, fits) for slot, kept in moments.items()}
         if self.name == "sgd":
             self._sgd(leaves, slopes, moments.get("momentum", []), learning_rate)
         else:
@@ -126,6 +135,11 @@ def leaf_rows(leaf: Tensor) -> Tensor:
     """A view `(member, coordinate)` of a leaf, in the order in which it lies in memory; a copy if there is none."""
     order = sorted(range(1, leaf.dim()), key=leaf.stride, reverse=True)
     return leaf.permute(0, *order).reshape(len(leaf), -1)
+
+
+def _each(leaves: list[Tensor], fits: int) -> list[Tensor]:
+    """Views of what belongs to each fit."""
+    return [part for leaf in leaves for part in leaf.chunk(fits)]
 
 
 def laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
     independent = True
+    steps_alike = True
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""

@@ -116,7 +116,8 @@ class GradientMethod(Method):
         if self.clip is not None:
             clip_per_member(downhill, self.clip, state.members.shared)
         rate = self.learning_rate * (resolve(self.schedule)(context.clock.progress) if factor is None else factor)
-        self.make_optimizer().update(state.members.params, downhill, state.slots, rate)
+        fits = context.executor.fits
+        self.make_optimizer().update(state.members.params, downhill, state.slots, rate, fits)
         return state
 
 
