@@ -4,6 +4,7 @@ import torch
 import bayesemble as be
 from bayesemble.core.types import Batch
 from bayesemble.execute.vmap import SideBySide
+from bayesemble.models import mlp
 from helpers import (
     all_leaves,
     dropout_mlp,
@@ -82,9 +83,7 @@ def test_a_shared_leaf_gets_the_sum_of_the_gradients_of_the_members(executor):
 @pytest.mark.parametrize("per_member", [False, True])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_a_member_have_the_bits_that_they_have_among_any_others(threads, per_member):
-    task = be.Task(
-        lambda: torch.nn.Sequential(torch.nn.Linear(13, 50), torch.nn.ReLU(), torch.nn.Linear(50, 1)), be.Gaussian()
-    )
+    task = be.Task(lambda: mlp(13, [50], 1), be.Gaussian())
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(24, 77, 13, generator=generator), torch.randn(24, 77, 1, generator=generator)
     bound = task.bind(77, x[0])
