@@ -39,6 +39,11 @@ class Executor(ABC):
         return []
 
     @property
+    def fits(self) -> int:
+        """How many fits the members belong to, those of a fit one behind the other: see `SideBySide`."""
+        return 1
+
+    @property
     @abstractmethod
     def runs_few_members(self) -> bool:
         """Whether only a few members are worked on at a time, so that the others may lie on disk."""

@@ -89,6 +89,9 @@ class Method(ABC):
     independent: ClassVar[bool] = False
     """Whether each member moves without regard to the others, and what a slot has of it lies at its number, so that
     one can be left behind."""
+    steps_alike: ClassVar[bool] = False
+    """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock than a
+    learning rate, so that fits with other seeds can take it together."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Settings that may change when a run is resumed: those that nothing in the state depends on."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()

@@ -23,6 +23,7 @@ class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
     independent = True
+    steps_alike = True
 
     def kind_of_step(self, context: Context) -> Hashable:
         """All steps are alike."""
