@@ -101,25 +101,18 @@ def fit(
     which the process ends as SIGTERM would end it. `resume` goes on within the epoch, to the bits of an undisturbed
     run. All this is so in the main thread, and where you have no handlers of your own for these signals.
     """
-    epochs = whole(epochs, f"epochs must be a whole number from 1, got {epochs!r}")
-    if batch_size is not None:
-        words = f"batch_size must be a whole number from 1, or None for all rows, got {batch_size!r}"
-        batch_size = whole(batch_size, words)
+    epochs, batch_size = checked_length(epochs, batch_size)
     seed = whole(seed, f"seed must be a whole number, got {seed!r}", least=None)
     _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
-    _check_method(method)
+    check_method(method)
     _check_nonfinite(method, on_nonfinite)
     change = _checked_change(method, change, resume)
     device = _usable(device)
     if offload is not None:
         _check_offload(offload, executor, device, checkpoint)
-    source = as_source(data, task.dtype, batch_size)
-    bound = task.bind(source.num_data, source.example())
-    source = source.checked(bound, training=True).to(device)
-    source.check_members(method.num_members)
-    _check_whole(method, source.steps(batch_size), batch_size)
+    bound, source = meet(task, method, data, batch_size, device)
     if device.type == "cpu" and offload is None:
         check_memory(bound, method)
     if device.type != "cpu":
@@ -148,7 +141,7 @@ def fit(
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
     if found is None:
-        run = _start(placed, method, source, executor, plan)
+        run = start(placed, method, source, executor, plan)
     else:
         run = _resume(found, placed, method, source, executor, plan, change)
     if record is not None:
@@ -181,11 +174,33 @@ def _warn_of_ascent(run: Run) -> None:
         )
 
 
-def _check_method(method: Any) -> None:
+def checked_length(epochs: Any, batch_size: Any) -> tuple[int, int | None]:
+    """Epochs and rows per step as whole numbers."""
+    epochs = whole(epochs, f"epochs must be a whole number from 1, got {epochs!r}")
+    if batch_size is not None:
+        words = f"batch_size must be a whole number from 1, or None for all rows, got {batch_size!r}"
+        batch_size = whole(batch_size, words)
+    return epochs, batch_size
+
+
+def check_method(method: Any) -> None:
+    """Refuse what is no method."""
     if isinstance(method, Method):
         return
     came = f"the class {method.__name__}; call it" if isinstance(method, type) else repr(method)
     raise SettingError(f"method must be one such as be.DeepEnsemble(num_members=5), got {came}")
+
+
+def meet(
+    task: Task, method: Method, data: Any, batch_size: int | None, device: torch.device
+) -> tuple[BoundTask, BatchSource]:
+    """The task and its data, once they and the method are seen to go together."""
+    source = as_source(data, task.dtype, batch_size)
+    bound = task.bind(source.num_data, source.example())
+    source = source.checked(bound, training=True).to(device)
+    source.check_members(method.num_members)
+    _check_whole(method, source.steps(batch_size), batch_size)
+    return bound, source
 
 
 def _check_nonfinite(method: Method, on_nonfinite: str) -> None:
@@ -278,7 +293,8 @@ def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> C
     return checkpoints.recover(folder, mapped)
 
 
-def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: Plan) -> Run:
+def start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: Plan) -> Run:
+    """A run before its first step: members as they begin, and the executor that is settled on."""
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
     refuse_trained(task, batch)
     state = settled(method.init(task, plan.seed).to(plan.device), task.allocator)
