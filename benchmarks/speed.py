@@ -14,8 +14,8 @@ gets into this one:
 
     python -m venv jax    && jax/bin/pip install jax
     python -m venv bde    && bde/bin/pip install sklearn-contrib-bde
-    python -m venv peers  && peers/bin/pip install torch==2.13.0 scikit-learn einops seaborn "lightning<2.7" scipy rich \
-                             huggingface_hub safetensors
+    python -m venv peers  && peers/bin/pip install torch==2.13.0
+    peers/bin/pip install scikit-learn scipy einops seaborn rich "lightning<2.7" huggingface_hub safetensors
     peers/bin/pip install --no-deps torchensemble tabm rtdl_num_embeddings torch-uncertainty
 
 The last line leaves out torchvision, which torchensemble and torch-uncertainty ask for, and of which there is no build

@@ -59,8 +59,9 @@ QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", 
 
 
 def make(case, x, y):
-    sizes, members, batches = case["sizes"], case["members"], loader(case, x, y)
+    sizes, members = case["sizes"], case["members"]
     classes = sizes[-1] if sizes[-1] > 1 else None
+    batches = loader(case, x, y if classes else y[:, 0])  # it adds the axis of a single output itself
 
     def train(epochs):
         task = "classification" if classes else "regression"

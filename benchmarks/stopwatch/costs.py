@@ -52,7 +52,8 @@ def fixed(options: Options) -> None:
             rows.append((f"fit: {case.name}, {case.members} members, {name}", f"{best:.3f}", "0.15"))
     commands = {
         "import bayesemble": (["-c", "import bayesemble"], "1.5"),
-        "import bayesemble; bayesemble.fit": (["-c", "import bayesemble; bayesemble.fit"], "1.5"),
+        "import bayesemble; bayesemble.fit": (["-c", "import bayesemble; bayesemble.fit"], ""),
+        "import torch": (["-c", "import torch"], ""),
         "bayesemble --help": (["-m", "bayesemble", "--help"], "0.5"),
     }
     for name, (arguments, limit) in commands.items():

@@ -30,13 +30,14 @@ def growth(options: Options) -> None:
             "rows": _race(ROWS, lambda rows: _by_rows(Path(folder), rows), min(options.rounds, 2)),
             "weights": _race(WIDTHS, _by_weights, min(options.rounds, 3)),
         }
-    titles = {"members": "13-50-1, batch 100: ms a step", "rows": "4-8-1, batch 10,000: ms an epoch"}
+    titles = {"members": "13-50-1, batch 100: ms a step", "rows": "4-32-1, 2 members, batch 10,000: ms an epoch"}
     titles["weights"] = "100-w-w-10, 2 members, batch 32: ms a step"
     rows = []
     for name, curve in curves.items():
         times = ", ".join(f"{at:,}: {figure(took)}" for at, took in curve.items())
-        rows.append((name, titles[name], times, f"{slope(curve):.2f}", LIMIT))
-    show("How time grows.", ["with", "what", "times", "slope", "at most"], rows)
+        last = dict(list(curve.items())[-2:])
+        rows.append((name, titles[name], times, f"{slope(curve):.2f}", LIMIT, f"{slope(last):.2f}"))
+    show("How time grows.", ["with", "what", "times", "slope", "at most", "of the last two"], rows)
     if options.figure:
         _draw(curves, titles, options.figure)
 
@@ -85,7 +86,7 @@ def _by_rows(folder: Path, rows: int) -> Callable[[], float]:
             part[:] = generator.standard_normal(part.shape, np.float32)
         array.flush()
         data.append(np.memmap(path, np.float32, "c", shape=(rows, columns)))
-    return _fitted(be.Task(lambda: mlp(4, [8], 1), be.Gaussian()), 2, tuple(data), 10_000)
+    return _fitted(be.Task(lambda: mlp(4, [32], 1), be.Gaussian()), 2, tuple(data), 10_000)
 
 
 def _by_weights(weights: int, steps: int = 4) -> Callable[[], float]:

@@ -33,7 +33,7 @@ from bayesemble.training.fit import check_method, checked_length, meet, start
 
 _PROBE_SECONDS = 0.3
 _OTHER_ROUNDS, _OTHER_SECONDS = 2, 0.05  # for each other way
-_FEWEST_STEPS, _MOST_STEPS = 2, 50
+_FEWEST_STEPS, _MOST_STEPS = 3, 50
 _FEW_ROWS = 16
 _WORTH_TELLING = 1.2  # how many times faster another way must be
 _LARGER = 4  # times the batch
@@ -58,7 +58,7 @@ class Forecast:
     steps: int
     """Steps per epoch."""
     step_seconds: float | None
-    """The median of a few steps, with the batches they used; None if memory was too small to try."""
+    """The usual time of a step and its batch; None if memory was too small to try one."""
     faster: tuple[str, ...]
     """What would make it faster, or possible at all."""
 
@@ -165,14 +165,14 @@ def _batches(ensemble: Ensemble, source: BatchSource, asked: runs.Plan) -> Itera
 @dataclass(frozen=True)
 class _Probe:
     seconds: float
-    """Of a step and its batch, the median."""
+    """Of a step and its batch: the median, or the quickest of a few."""
     quickest: float
     loading: float
     """The share of the batch."""
 
 
 def _probe(ensemble: Ensemble, source: BatchSource, asked: runs.Plan, budget: float) -> _Probe:
-    """Take real steps: the first warms up, and counts only if it is so long that there is no other."""
+    """Take real steps: the first warms up, and counts only if there is no other."""
     state, batches = ensemble.executor.arrange(ensemble.state), _batches(ensemble, source, asked)
     loading, steps = [], []
     begin = time.perf_counter()
@@ -186,11 +186,10 @@ def _probe(ensemble: Ensemble, source: BatchSource, asked: runs.Plan, budget: fl
             loading.append(loaded - started)
             steps.append(time.perf_counter() - started)
             spent = time.perf_counter() - begin
-            if spent > 2 * budget or (spent > budget and number >= _FEWEST_STEPS):
+            if spent > 2 * budget or (spent > budget and number + 1 >= _FEWEST_STEPS):
                 break
-    warm = 1 if len(steps) > 1 else 0
-    took = median(steps[warm:])
-    return _Probe(took, min(steps), median(loading[warm:]) / took)
+    took = median(steps[1:]) if len(steps) > 2 * _FEWEST_STEPS else min(steps)
+    return _Probe(took, min(steps), median(loading) / took)
 
 
 def _memory(ensemble: Ensemble, batch: Batch) -> tuple[int, int, int]:
