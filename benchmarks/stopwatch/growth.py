@@ -100,7 +100,7 @@ def _by_weights(weights: int, steps: int = 4) -> Callable[[], float]:
 def _draw(curves: dict[str, dict[int, float]], titles: dict[str, str], path: str) -> None:
     import matplotlib.pyplot as plt
 
-    plt.rcParams["svg.hashsalt"] = "growth"  # the same figures give the same file
+    plt.rcParams.update({"svg.hashsalt": "growth", "svg.fonttype": "none"})  # same figures, same file; text is text
     drawing, panels = plt.subplots(1, len(curves), figsize=(11, 3.6), layout="constrained")
     for panel, (name, curve) in zip(panels, curves.items(), strict=True):
         sizes, times = np.array(list(curve)), np.array(list(curve.values()))
