@@ -78,7 +78,7 @@ def test_auto_falls_back_to_the_loop_and_says_why(name, caplog):
     make, data, _ = REFUSED[name]
     with caplog.at_level(logging.INFO, "bayesemble"):
         fitted = quick_fit(be.Task(make, be.Categorical()), data, executor="auto")
-    assert fitted.executor == be.Loop(threads=1)
+    assert fitted.executor == be.Loop(threads=1, steps="traced")
     assert "one by one: vmap cannot run layer" in caplog.text
     assert fitted.predict(data[0]).probs.isfinite().all()
 
@@ -146,7 +146,7 @@ def test_auto_leaves_to_the_loop_what_vmap_would_run_member_by_member_with_a_war
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = quick_fit(task, tokens(), executor="auto")
-    assert fitted.executor == be.Loop(threads=1)
+    assert fitted.executor == be.Loop(threads=1, steps="traced")
     assert re.fullmatch(r"one by one: vmap would run aten::\w*attention\w* member by member", fitted.execution)
 
 

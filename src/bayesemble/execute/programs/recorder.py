@@ -16,8 +16,6 @@ from torch.utils import _pytree as pytree
 
 from bayesemble.core.seeds import EagerMode, is_random
 
-_MOST_BYTES = 1 << 26  # of tensors that are held while a function is recorded
-
 
 class Slot(NamedTuple):
     """A tensor of a record, by its number."""
@@ -58,10 +56,14 @@ class Record:
 
 
 class Recorder(EagerMode):
-    """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record."""
+    """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record.
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    All tensors are held meanwhile, up to so many bytes.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], most_bytes: int = 1 << 26) -> None:
         super().__init__()
+        self._most_bytes = most_bytes
         self.record = Record()
         self._slots: dict[int, int] = {}
         self._storages: set[int] = set()
@@ -93,7 +95,7 @@ class Recorder(EagerMode):
             self.give_up(f"{func} draws random numbers")
         elif torch.Tag.dynamic_output_shape in func.tags or not all(isinstance(leaf, Tensor | None) for leaf in leaves):
             self.give_up(f"what is done depends on numbers that {func} gives")
-        elif self._bytes > _MOST_BYTES:
+        elif self._bytes > self._most_bytes:
             self.give_up("it takes too much memory")
         if self.record.obstacle is None:
             given = tuple(None if leaf is None else self._number(leaf) for leaf in leaves)
