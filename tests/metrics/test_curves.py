@@ -115,6 +115,13 @@ def test_interval_coverage_of_counts_is_the_coverage_at_each_level(generator):
     assert curve.observed.tolist() == expected
 
 
+def test_the_lower_end_of_an_interval_belongs_to_it_and_the_upper_does_not():
+    """Between two members far apart, F is the weight of the lower one exactly."""
+    for weight, inside in ((0.25, 1), (0.75, 0)):
+        predictive = be.Predictive.from_normal([[0.0], [100.0]], 1.0, [weight, 1 - weight])
+        assert interval_coverage(predictive, [50.0], [0.5]).observed.tolist() == [inside]
+
+
 def test_interval_coverage_of_the_true_distribution_is_the_level(generator):
     targets = torch.randn(20_000, generator=generator, dtype=torch.float64)
     predictive = be.Predictive.from_normal(torch.zeros(20_000, dtype=torch.float64), 1.0)

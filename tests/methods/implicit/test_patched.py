@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,9 @@ from torch import Tensor, nn
 import bayesemble as be
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.seeds import scoped
+from bayesemble.core.types import Batch, Clock
 from bayesemble.methods import make_method
+from bayesemble.methods.base import Context
 from bayesemble.methods.implicit.patches import COMPONENT_PREFIX
 from helpers import all_leaves, largest_difference, norm_convnet, norm_mlp, quick_fit, small_mlp, table, tempered_mlp
 
@@ -21,6 +24,11 @@ def task(model=norm_mlp) -> be.Task:
 def trained_network(model=norm_mlp) -> nn.Module:
     with scoped(3):
         return model()
+
+
+def all_components(state, name: str) -> Tensor:
+    """`(member, component, ...)`, copied."""
+    return torch.cat([state.members.params[name][:, None], state.slots["components"][COMPONENT_PREFIX + name]], 1)
 
 
 # --- the family ---
@@ -243,6 +251,30 @@ def test_resuming_gives_the_same_bits(method, tmp_path):
 def _power_cut(state, row):
     if row["epoch"] == 3:
         raise RuntimeError("power cut")
+
+
+def test_each_member_draws_by_its_own_probabilities_and_moves_what_it_drew_alone():
+    """The first member always draws its first component, the second its third."""
+    bound = be.Task(small_mlp, be.Categorical(), prior=None).bind(48, table()[0])
+    method = be.EMP(num_members=2, components=3, mixing="learned", training_draws=2, optimizer="sgd", learning_rate=0.1)
+    state = method.init(bound, 0)
+    for logits in state.slots["mixing"].values():
+        logits.copy_(100 * torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
+    before = all_components(state, "2.weight")
+    method.step(state, Batch(*table()), Context(bound, be.Loop(), Clock(0, 1, 0)))
+    moved = (all_components(state, "2.weight") != before).flatten(2).any(2)
+    assert moved.tolist() == [[True, False, False], [False, False, True]]
+
+
+def test_statistics_of_whole_networks_are_those_of_each_member_and_component():
+    """With weights that hardly move, a running mean that was updated n times is 1 - 0.9^n of that of the data."""
+    method = be.Explicit(num_members=3, components=2, learning_rate=1e-12)
+    state, x = quick_fit(task(), table(), method, batch_size=None, epochs=5).state, table()[0]
+    hidden = torch.einsum("nd,mkhd->nmkh", x, all_components(state, "0.weight")) + all_components(state, "0.bias")
+    shares = state.slots["component_buffers"]["1.running_mean"] / hidden.mean(0)
+    updates = (1 - shares).log() / math.log(0.9)
+    torch.testing.assert_close(updates, updates.round()[..., :1].expand_as(updates), rtol=0, atol=0.02)
+    assert updates[..., 0].sum(1).round().tolist() == [5, 5, 5]
 
 
 @pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit, be.Dropout])
