@@ -253,6 +253,46 @@ def _power_cut(state, row):
         raise RuntimeError("power cut")
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_biases_of_single_elements_are_drawn_unless_something_is_left_out(rate):
+    assert set(be.ECMP(rate=rate).patches(task(small_mlp))) == {"2.weight"} | ({"2.bias"} if rate == 0 else set())
+
+
+@pytest.mark.parametrize(
+    ("method", "extra", "powers", "drawn"),
+    [
+        (be.EMP(components=3), 2 * 18, ((3, 1),), 18),
+        (be.EMP(components=3, rate=0.1), 2 * 18, ((4, 1),), 18),
+        (be.EMP(components=3, mixing="learned", training_draws=2), 2 * 18 + 3, ((3, 1),), 18),
+        (be.EMP(components=3, mixing="learned", training_draws=2, select="all"), 2 * 58 + 6, ((3, 2),), 58),
+        (be.EMP(components=1), 0, (), 18),
+        (be.DropConnect(), 0, ((2, 48),), 48),
+        (be.DropConnect(components=2), 48, ((3, 48),), 48),
+        (be.Dropout(rate=0.0), 0, (), 48),
+    ],
+    ids=str,
+)
+def test_what_a_member_has_beside_a_network_and_how_many_it_stands_for(method, extra, powers, drawn):
+    """An output layer of 16 + 2 numbers, after one of 32 + 8."""
+    assert method.extent(task(small_mlp)) == (extra, powers, drawn)
+
+
+def test_components_that_explain_the_data_become_more_likely():
+    """One component tells the classes apart and the other has them the wrong way round."""
+    x, y = table()
+    bound = be.Task(lambda: nn.Linear(4, 2), be.Categorical(), prior=None).bind(48, x)
+    method = be.EMP(
+        num_members=2, components=2, mixing="learned", training_draws=4, optimizer="sgd", learning_rate=0.01
+    )
+    state, right = method.init(bound, 0), torch.tensor([[-3.0, -3.0, 0.0, 0.0], [3.0, 3.0, 0.0, 0.0]])
+    state.members.params["weight"].copy_(right)
+    state.slots["components"][COMPONENT_PREFIX + "weight"].copy_(-right)
+    for step in range(8):
+        method.step(state, Batch(x, y), Context(bound, be.Loop(), Clock(step, 8, 0)))
+    (logits,) = state.slots["mixing"].values()
+    assert (logits[:, 0] > logits[:, 1]).all()
+
+
 def test_each_member_draws_by_its_own_probabilities_and_moves_what_it_drew_alone():
     """The first member always draws its first component, the second its third."""
     bound = be.Task(small_mlp, be.Categorical(), prior=None).bind(48, table()[0])
