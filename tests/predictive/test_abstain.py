@@ -82,6 +82,11 @@ def test_a_small_case_by_hand():
     assert rule.decide(predictive).answered.tolist() == [True] * 60 + [False] * 40
 
 
+def test_a_bound_that_is_the_risk_itself_is_small_enough(monkeypatch):
+    monkeypatch.setattr("bayesemble.predictive.abstain.binomial_bound", lambda errors, rows, level: 0.1)
+    assert fit_threshold(binary(np.linspace(1, 0.51, 100)), [0] * 100, **SETTINGS).coverage == 1
+
+
 @pytest.mark.parametrize("rows", [40, 150, 999])
 def test_the_threshold_is_that_of_a_loop_over_shares(rows):
     rng = np.random.default_rng(rows)

@@ -277,6 +277,10 @@ def test_what_a_member_has_beside_a_network_and_how_many_it_stands_for(method, e
     assert method.extent(task(small_mlp)) == (extra, powers, drawn)
 
 
+def test_every_draw_of_training_takes_a_gradient_of_every_member():
+    assert be.EMP(num_members=2, training_draws=3).gradients_per_step == 6
+
+
 def test_components_that_explain_the_data_become_more_likely():
     """One component tells the classes apart and the other has them the wrong way round."""
     x, y = table()
