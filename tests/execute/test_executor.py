@@ -21,6 +21,8 @@ def test_threads_are_set_inside_and_given_back():
 
 
 def test_a_machine_takes_four_threads_per_core_at_most():
+    with thread_count(be.Loop(threads=4 * os.cpu_count())):
+        assert torch.get_num_threads() == 4 * os.cpu_count()
     """A run may come from a larger machine, or from somebody who means harm."""
     before, most = torch.get_num_threads(), 4 * os.cpu_count()
     with (

@@ -78,6 +78,16 @@ def test_a_shared_leaf_gets_the_sum_of_the_gradients_of_the_members(executor):
     torch.testing.assert_close(together["2.weight"], apart["2.weight"])
 
 
+@pytest.mark.parametrize(
+    ("chunk", "parts", "few", "details"),
+    [(None, [(0, 7)], False, []), (3, [(0, 3), (3, 6), (6, 7)], True, ["by 3"]), (7, [(0, 7)], True, ["by 7"])],
+)
+def test_chunks_are_as_large_as_asked_for(chunk, parts, few, details):
+    executor, members = be.Vmap(chunk=chunk), be.Members({"a": torch.zeros(7, 2)}, {}, torch.full((7,), 1 / 7))
+    assert list(executor._chunks(members)) == parts
+    assert (executor.runs_few_members, executor.details()) == (few, details)
+
+
 def test_a_chunk_of_no_members_is_refused():
     with pytest.raises(be.SettingError, match="chunk is a whole number from 1 or None, got 0"):
         be.Vmap(chunk=0)

@@ -210,6 +210,7 @@ def test_bands_that_cannot_be_are_refused():
 
 def test_subsets_are_all_or_so_many_different_ones():
     assert subsets_of(5, 2, 20, 0) == [list(one) for one in itertools.combinations(range(5), 2)]
+    assert subsets_of(5, 2, 10, 0) == subsets_of(5, 2, 20, 0)
     some = subsets_of(12, 4, 200, 0)
     assert len({tuple(one) for one in some}) == len(some) == 200
     assert all(len(set(one)) == 4 and set(one) <= set(range(12)) for one in some)
