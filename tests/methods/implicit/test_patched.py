@@ -281,6 +281,61 @@ def test_every_draw_of_training_takes_a_gradient_of_every_member():
     assert be.EMP(num_members=2, training_draws=3).gradients_per_step == 6
 
 
+@pytest.mark.parametrize("kl", ["exact", "single"])
+@pytest.mark.parametrize("mixing", ["uniform", "learned"])
+def test_the_prior_pulls_components_as_much_as_they_are_likely_or_all_alike(kl, mixing):
+    """-w / std^2 / temperature, times (1 - rate) q_k; leaves that are not drawn feel all of it."""
+    bound = be.Task(small_mlp, be.Categorical(), be.NormalPrior(0.5), temperature=2.0).bind(48, table()[0])
+    method = be.EMP(num_members=2, components=3, rate=0.25, kl=kl, mixing=mixing, training_draws=2)
+    state, patches = method.init(bound, 0), method.patches(bound)
+    shares = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]]) if mixing == "learned" else torch.full((2, 3), 1 / 3)
+    for logits in state.slots.get("mixing", {}).values():
+        logits.copy_(shares.log())
+    learned = method._learned(state)
+    found = {name: torch.zeros_like(leaf) for name, leaf in learned.items()}
+    method._add_prior(found, learned, patches, bound)
+    torch.testing.assert_close(found["0.weight"], -learned["0.weight"] / 0.5**2 / 2)
+    pull = torch.cat([found["2.weight"][:, None], found[COMPONENT_PREFIX + "2.weight"]], 1)
+    weight = (0.75 * shares if kl == "exact" else torch.ones(2, 3))[..., None, None]
+    torch.testing.assert_close(pull, -weight * all_components(state, "2.weight") / 0.5**2 / 2)
+
+
+def test_the_divergence_of_noise_around_one_component_is_that_of_two_normals():
+    bound = be.Task(small_mlp, be.Categorical(), be.NormalPrior(0.5)).bind(48, table()[0])
+    method = be.EMP(num_members=2, components=1, sigma=0.3)
+    state = method.init(bound, 0)
+    drawn = torch.cat([state.members.params[name].flatten(1) for name in ("2.weight", "2.bias")], 1).double()
+    normal = torch.distributions.Normal
+    expected = torch.distributions.kl_divergence(normal(drawn, 0.3), normal(torch.zeros_like(drawn), 0.5)).sum(1)
+    torch.testing.assert_close(method.kl_divergence(state, bound), expected)
+
+
+def test_several_draws_of_one_component_are_one_draw():
+    options = {"optimizer": "sgd", "learning_rate": 0.1}
+    plain = quick_fit(task(small_mlp), table(), be.EMP(components=1, **options))
+    several = quick_fit(task(small_mlp), table(), be.EMP(components=1, training_draws=3, **options))
+    assert largest_difference(all_leaves(plain), all_leaves(several)) < 1e-6
+
+
+def test_a_prediction_averages_over_as_many_networks_as_the_setting_says():
+    assert quick_fit(task(small_mlp), table(), be.EMP(draws=7)).predict(table()[0]).num_members == 7
+
+
+def test_components_start_around_the_network_or_if_they_are_networks_as_fresh_ones():
+    """Two of them are sqrt(2) times the jitter apart, in units of the size of the leaf."""
+    bound = be.Task(lambda: nn.Linear(50, 40), be.Categorical()).bind(4, torch.zeros(4, 50))
+    plain = bound.new_members(1, 0).params["weight"]
+    for jitter in (0.0, 0.5):
+        parts = all_components(be.EMP(components=3, jitter=jitter).init(bound, 0), "weight")[0]
+        apart = (parts[1] - parts[2]).square().mean().sqrt() / plain.square().mean().sqrt()
+        assert float(apart) == pytest.approx(2**0.5 * jitter, rel=0.1)
+        assert float((parts[0] - plain[0]).abs().max()) <= 5 * jitter * float(plain.square().mean().sqrt())
+    parts = all_components(be.Explicit(components=3).init(bound, 0), "weight")[0]
+    apart = (parts[1] - parts[2]).square().mean().sqrt() / plain.square().mean().sqrt()
+    assert float(apart) == pytest.approx(2**0.5, rel=0.1)
+    assert torch.equal(parts[0], plain[0])
+
+
 def test_components_that_explain_the_data_become_more_likely():
     """One component tells the classes apart and the other has them the wrong way round."""
     x, y = table()
