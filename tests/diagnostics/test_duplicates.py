@@ -17,6 +17,17 @@ def test_independent_members_are_all_distinct(fitted):
     assert found.by_weights == found.by_function == [[0], [1], [2]]
 
 
+def test_what_differs_by_the_tolerance_itself_is_distinct():
+    members = be.Members({"a": torch.tensor([[3.0, 4.0], [3.0, -4.0]])}, {}, torch.full((2,), 0.5))
+    predictive = be.Predictive.from_normal([[0.0], [2.0]], 1.0)
+    apart = float(weight_distances(members)[0, 1]), float(function_distances(predictive)[0, 1])
+    assert apart == pytest.approx((8 / 5, 2.0))
+    assert distinct(members, predictive, apart[0]).by_weights == [[0], [1]]
+    assert distinct(members, predictive, apart[1]).by_function == [[0], [1]]
+    wide = distinct(members, predictive, 2.001)
+    assert wide.by_weights == wide.by_function == [[0, 1]]
+
+
 def test_copies_are_found_and_their_weights_merged(fitted):
     twins = fitted.keep([0, 1, 0, 2, 1, 0])
     found = distinct(twins.draw(), twins.predict(table()[0]))
