@@ -98,6 +98,19 @@ def test_steps_follow_from_the_rows(num, settings, batch_size, epochs, patience,
         every,
     ]
     assert len(options["validation"][1]) == 9
+    assert options["executor"] == "vmap"
+
+
+def test_one_network_is_trained_in_the_loop(monkeypatch):
+    def asked(*_, **options):
+        raise AskedError(options)
+
+    monkeypatch.setattr("bayesemble.estimators.recipe.fit", asked)
+    recipe, x = Recipe("map"), np.zeros((60, 1), np.float32)
+    with pytest.raises(AskedError) as found:
+        train(recipe, recipe.make_method(), {}, be.HeteroscedasticGaussian(), x, x[:, 0], np.zeros(60, bool), 0)
+    assert found.value.args[0]["executor"] == be.Loop(draws_by_vmap=True)
+    assert found.value.args[0].keys().isdisjoint({"validation", "patience", "checkpoint", "resume"})
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,8 @@ def test_at_the_origin_of_the_radial_plane_all_weights_are_zero(classes):
     assert result.corners.shape == (2, 2)
     assert result.difference.shape == (3, 3, 2)
     assert result.members == (1, 2)
+    assert radial_plane(classes, DATA, resolution=2).members == (0, 1)
+    assert plane(classes, DATA, resolution=2).members == (0, 1, 2)
 
 
 def test_batch_norm_at_the_corners_has_the_statistics_of_members_measured_again():

@@ -144,6 +144,7 @@ def test_as_many_snapshots_as_directions_are_too_few():
         early = quick_fit(task(), table(), method, **options, on_epoch=lambda state, row: row["epoch"] == 10)
     assert early.predict(table()[0]).num_members == 1
     assert small(dim=5).num_directions == 5, "as many as the rank are not too many"
+    assert (be.Subspace().num_directions, be.Subspace(basis="curve", num_members=2).num_directions) == (5, 2)
 
 
 @pytest.mark.parametrize("basis", ["pca", "curve"])
