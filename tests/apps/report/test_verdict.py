@@ -103,6 +103,13 @@ def test_a_cheap_method_that_is_far_behind_is_not_preferred_because_of_few_seeds
     assert "Its NLL is 0.15 below that of cheap" in words_of(found)
 
 
+@pytest.mark.parametrize(("behind", "use"), [(0.02, "dear"), (0.0199, "cheap")])
+def test_a_hundredth_of_a_nat_is_too_far_behind_to_be_used_for_its_price(behind, use):
+    """The mean difference over both seeds is half of what one of them is behind."""
+    dear, cheap = {"nll": [0.0, 0.0], "train_seconds": [9.0] * 2}, {"nll": [0.0, behind], "train_seconds": [1.0] * 2}
+    assert verdict(made({"cheap": cheap, "dear": dear})).use == use
+
+
 def test_failed_methods_are_named_with_their_reason():
     found = verdict(made({"one": {"nll": GOOD}, "two": {"nll": BAD}}, failed={"three": "out of memory."}))
     assert found.use == "one"
