@@ -175,6 +175,17 @@ def test_crps_of_heavy_tails_with_members_and_targets_far_apart(spread):
     assert crps(predictive, targets) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("degrees", [3, 9])
+def test_tails_beyond_the_knots_are_integrated_too(degrees, generator, monkeypatch):
+    """With knots close to the members, what lies beyond them counts."""
+    monkeypatch.setattr(crps_of_mixtures, "_KNOTS_IN_STDS", (-1.5, -0.5, 0.0, 0.5, 1.5))
+    predictive, targets = weighted_students(generator, degrees, members=1)
+    scale = math.sqrt((degrees - 2) / degrees)
+    near = predictive.means[0] + 0.1 * targets.sign()
+    expected = integrated_crps(predictive, near, lambda mean, std: scipy.stats.t(degrees, mean, scale * std))
+    assert crps(predictive, near) == pytest.approx(expected, rel=1e-4)
+
+
 def test_crps_of_heavy_tails_in_small_pieces_is_the_same(generator, monkeypatch):
     predictive, targets = weighted_students(generator, 4)
     whole = crps(predictive, targets)
