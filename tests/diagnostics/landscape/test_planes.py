@@ -1,5 +1,7 @@
 """Planes: orthonormal directions, members at their corners, and points that a plain loop gives too."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch.func import functional_call
 import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.diagnostics.landscape import measure, plane, radial_plane
-from bayesemble.diagnostics.landscape.planes import at, through_members, through_origin
+from bayesemble.diagnostics.landscape.planes import _grid, at, through_members, through_origin
 from helpers import norm_mlp, quick_fit, small_mlp, table
 
 DATA = table(40, seed=1)
@@ -72,6 +74,12 @@ def test_a_grid_against_a_plain_loop(classes):
         for reference, place in enumerate((3, 0, 1)):
             apart = (outputs.argmax(1) != choices[place]).double().mean()
             assert float(found.difference[row, column, reference]) == pytest.approx(float(apart))
+
+
+def test_the_margin_is_a_share_of_the_width_on_each_side():
+    corners = torch.tensor([[-1.0, -2.0], [3.0, 4.0]], dtype=torch.float64)
+    x, y = _grid(SimpleNamespace(corners=corners), 3, 0.5)
+    assert (x.tolist(), y.tolist()) == ([-3, 1, 5], [-5, 1, 7])
 
 
 def test_the_grid_goes_around_the_members(classes):
