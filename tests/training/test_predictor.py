@@ -84,6 +84,25 @@ def test_each_batch_of_rows_drops_other_units():
     assert len({tuple(probs.flatten().tolist()) for probs in first}) == 4
 
 
+def test_rows_without_a_number_are_those_of_the_first_batch():
+    task = be.Task(lambda: with_dropout(small_mlp), be.Categorical())
+    ensemble, x = quick_fit(task, table(), be.MCDropout(num_members=2)), table()[0]
+    assert torch.equal(predictor(ensemble)(x).member_probs, ensemble.predict(x).member_probs)
+
+
+def test_the_quicker_way_of_a_method_is_taken_for_networks_that_are_drawn(monkeypatch):
+    ensemble, x = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.Laplace()), table()[0]
+    asked, quicker = [], be.Laplace.outputs_at_once
+
+    def recorded(self, state, task, members, numbers, inputs):
+        asked.append(numbers)
+        return quicker(self, state, task, members, numbers, inputs)
+
+    monkeypatch.setattr(be.Laplace, "outputs_at_once", recorded)
+    ensemble.predict(x, num_draws=5)
+    assert asked == [range(5)]
+
+
 def test_rows_of_each_members_own_need_members():
     ensemble, x = quick_fit(be.Task(small_mlp, be.Categorical()), table()), table()[0]
     own = torch.stack([x, x + 1, x + 2])
