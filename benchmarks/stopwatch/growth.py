@@ -13,7 +13,7 @@ from torch import Tensor
 
 import bayesemble as be
 from bayesemble.models import mlp
-from stopwatch.race import EXECUTORS, Options, figure, race, show
+from stopwatch.race import Options, figure, race, show
 
 MEMBERS = (4, 8, 16, 32, 64, 128, 256)
 ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -54,11 +54,10 @@ def _race(sizes: Any, make: Callable[[int], Callable[[], float]], rounds: int) -
 
 def _fitted(task: be.Task, members: int, data: Any, batch: int) -> Callable[[], float]:
     """A function that fits for an epoch and gives the milliseconds of its steps."""
-    wish = list(EXECUTORS.values())[-1]
 
     def run() -> float:
         method = be.DeepEnsemble(num_members=members)
-        fitted = be.fit(task, method, data, epochs=1, batch_size=batch, executor=wish, progress=False)
+        fitted = be.fit(task, method, data, epochs=1, batch_size=batch, progress=False)
         return 1000 * fitted.history[0]["seconds"]
 
     return run

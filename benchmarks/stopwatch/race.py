@@ -16,7 +16,7 @@ from bayesemble.execute.executor import Executor
 from bayesemble.models import mlp, resnet
 
 EXECUTORS: dict[str, str | Executor] = {"auto": "auto"}
-"""Ways to train that are measured beside the rivals, by name; the last one is what targets are held against."""
+"""Ways to train dense networks that are measured beside the rivals; the last one is what peers are held against."""
 
 Contestant = Callable[[], float]
 """Trains once; milliseconds of a step."""
@@ -57,6 +57,11 @@ class Case:
     @property
     def task(self) -> be.Task:
         return be.Task(self.make, be.Categorical() if self.classes else be.Gaussian())
+
+    @property
+    def ways(self) -> dict[str, str | Executor]:
+        """How it is trained, by name."""
+        return EXECUTORS if self.sizes else {"auto": "auto"}
 
     def rows(self, steps: int | None = None) -> tuple[Tensor, Tensor]:
         count, generator = self.batch * (steps or self.steps), torch.Generator().manual_seed(0)

@@ -53,7 +53,7 @@ def _compare(cases: list[Case], options: Options, targets: str, rounds: int | No
         for threads in options.threads:
             found, words = _measured(case, threads, options, rounds or options.rounds)
             plain, jax, limit = (found.get(name) for name in ("plain", "jax", "products"))
-            for name in EXECUTORS:
+            for name in case.ways:
                 ours = found[name]
                 times = [figure(one) for one in (plain, jax, limit, ours)]
                 ratios = ratio(plain, ours), ratio(ours, jax), ratio(ours, limit)
@@ -72,7 +72,7 @@ def _measured(case: Case, threads: int, options: Options, rounds: int) -> tuple[
         if case.sizes and options.jax:
             rival = stack.enter_context(Rival(options.jax, "with_jax.py", case.described(), case.rows(), threads))
             contestants["jax"] = lambda: 1000 * rival.run() / case.steps
-        ours = {name: Ours(case, wish, threads) for name, wish in EXECUTORS.items()}
+        ours = {name: Ours(case, wish, threads) for name, wish in case.ways.items()}
         found = race(contestants | ours, rounds)
     return found, {name: str(one.executor) for name, one in ours.items()}
 

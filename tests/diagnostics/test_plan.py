@@ -79,7 +79,7 @@ def test_a_layer_that_vmap_cannot_run_is_named():
 
 
 def test_a_faster_executor_and_larger_batches_are_told_of():
-    found = be.plan(SMALL, be.DeepEnsemble(num_members=60), table(320), batch_size=8, executor=be.Loop(threads=1))
+    found = be.plan(SMALL, be.DeepEnsemble(num_members=20), table(320), batch_size=8, executor=be.Loop(threads=1))
     assert any(sentence.startswith("executor=be.Vmap(threads=1) took ") for sentence in found.faster)
     assert any(sentence.startswith("batch_size=32 took ") for sentence in found.faster)
 
