@@ -15,7 +15,7 @@ import bayesemble as be
 from bayesemble.execute.executor import Executor
 from bayesemble.models import mlp, resnet
 
-EXECUTORS: dict[str, str | Executor] = {"auto": "auto"}
+EXECUTORS: dict[str, str | Executor] = {"auto": "auto", "compiled": be.Vmap(steps="compiled")}
 """Ways to train dense networks that are measured beside the rivals; the last one is what peers are held against."""
 
 Contestant = Callable[[], float]
