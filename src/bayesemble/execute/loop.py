@@ -63,16 +63,28 @@ class Loop(Executor):
         """Values and gradients, member by member."""
         values, gradients = [], _zeros(members.params, allocator)
         batch = replace(batch, inputs=self._ordered(batch.inputs))
-        with torch.enable_grad():
-            for index, (params, buffers) in enumerate(members.split()):
-                leaves = gradient_leaves(params)
-                with _random(seeds, index), recorded() as placed:
-                    value = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
-                with again(placed):
-                    found = slopes(value, list(leaves.values()))
-                _add(gradients, members.shared, index, zip(leaves, found, strict=True))
-                values.append(value.detach())
+        for index, (params, buffers) in enumerate(members.split()):
+            rows, random = (batch.inputs_of(index), batch.targets_of(index)), None if seeds is None else seeds[index]
+            value, found = self.slopes_of(function, params, buffers, *rows, random)
+            _add(gradients, members.shared, index, zip(params, found, strict=True))
+            values.append(value)
         return torch.stack(values), gradients
+
+    def slopes_of(
+        self,
+        function: MemberFunction,
+        params: Leaves,
+        buffers: Leaves,
+        inputs: Inputs,
+        targets: Tensor,
+        random: int | None,
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """The value of a function of one member and its slopes in the parameters; `random` seeds what it draws."""
+        leaves = gradient_leaves(params)
+        with torch.enable_grad(), _random(random), recorded() as placed:
+            value = function(leaves, buffers, inputs, targets)
+        with again(placed):
+            return value.detach(), slopes(value, list(leaves.values()))
 
     def coupled_gradients(
         self,
@@ -89,7 +101,7 @@ class Loop(Executor):
         with torch.enable_grad():
             for index, (params, buffers) in enumerate(members.split()):
                 leaves = gradient_leaves(params)
-                with _random(seeds, index), recorded() as placed:
+                with _random(None if seeds is None else seeds[index]), recorded() as placed:
                     outputs = function(leaves, buffers, batch.inputs_of(index), batch.targets_of(index))
                 networks.append((leaves, outputs, placed))
             stacked = {
@@ -116,7 +128,7 @@ class Loop(Executor):
         """Values, member by member."""
         batch, values = Batch(self._ordered(inputs), torch.empty(0), inputs_per_member=per_member), []
         for index, (params, buffers) in enumerate(members.split()):
-            with _random(seeds, index):
+            with _random(None if seeds is None else seeds[index]):
                 values.append(function(params, buffers, batch.inputs_of(index), None))
         return torch.stack(values)
 
@@ -126,9 +138,9 @@ class Loop(Executor):
         return map_tensors(lambda x: x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x, inputs)
 
 
-def _random(seeds: Sequence[int] | None, index: int) -> AbstractContextManager[Any]:
-    """What one member draws inside comes from its own seed, if there are seeds."""
-    return nullcontext() if seeds is None else TorchStream(seeds[index])
+def _random(seed: int | None) -> AbstractContextManager[Any]:
+    """What one member draws inside comes from its own seed, if there is one."""
+    return nullcontext() if seed is None else TorchStream(seed)
 
 
 def _zeros(params: Leaves, allocator: Allocator) -> Leaves:

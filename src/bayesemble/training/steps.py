@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,10 @@ from bayesemble.core.errors import ExecutionError, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock, Info, tensors_of
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.loop import Loop
+from bayesemble.execute.programs.alike import close, same
 from bayesemble.execute.programs.compiled import compiled
+from bayesemble.execute.programs.members import CompiledLoop
 from bayesemble.execute.programs.program import Replay, replayed, tidy
 from bayesemble.execute.programs.recorder import Record, Recorder
 from bayesemble.methods import Method
@@ -32,7 +35,6 @@ logger = logging.getLogger("bayesemble")
 # Bytes of a state of which steps are recorded: one of a larger is mostly arithmetic, and to check it takes a copy.
 _MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 26}
 _TIMES_HELD = 8  # how many times as much may be held while a step is recorded
-_ROUNDING = 1e-4
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -58,10 +60,14 @@ class Steps:
         self._layouts: dict[Hashable, int] = {}
         self._state: State | None = None
         self._recording = executor.steps != "eager" and self._can_record()
+        self._running = executor
+        if isinstance(executor, Loop) and executor.steps == "compiled" and self._recording:
+            settings = {field.name: getattr(executor, field.name) for field in fields(executor)}
+            self._running, self._recording = CompiledLoop(**settings, make=self._compiled), False
 
     def __call__(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
         """Take a step. The tensors of the state may be changed in place; use only what is returned."""
-        context = Context(self.task, self.executor, clock)
+        context = Context(self.task, self._running, clock)
         kind = self.method.kind_of_step(context) if self._recording else None
         if kind is None:
             return self._eager(state, batch, clock)
@@ -100,7 +106,7 @@ class Steps:
         self._layout = self._layouts.setdefault(tuple(_places_of(state)), len(self._layouts))
 
     def _eager(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
-        return self.method.step(state, batch, Context(self.task, self.executor, clock))
+        return self.method.step(state, batch, Context(self.task, self._running, clock))
 
     def _replayed(self, program: _Program, state: State, tensors: list[Tensor], clock: Clock) -> tuple[State, Info]:
         found = program.replay(*self._leaves, *tensors, *self._numbers(clock, state).values())
@@ -158,7 +164,7 @@ class Steps:
         """Take a step in Python, on a copy, and from the record, and compare."""
         expected, told = self._eager(state.clone(), batch, clock)
         found, info = self._replayed(program, state, _tensors_of(batch), clock)
-        alike = _close if self.executor.steps == "compiled" else _same
+        alike = close if self.executor.steps == "compiled" else same
         if alike([*_leaves_of(expected), *told.values()], [*_leaves_of(found), *info.values()]):
             return found, info
         if program.uses > 2 or self.executor.steps == "compiled":  # steps before may have been wrong, or will be
@@ -194,23 +200,3 @@ def _with_leaves(state: State, places: Sequence[tuple[str, str]], found: Sequenc
 def _tensors_of(batch: Batch) -> list[Tensor]:
     inputs = [batch.inputs] if isinstance(batch.inputs, Tensor) else tensors_of(batch.inputs)
     return [*inputs, batch.targets, *([] if batch.rows is None else [batch.rows])]
-
-
-def _same(ones: list[Tensor], others: list[Tensor]) -> bool:
-    """Whether all numbers are the same; those that are none count as one."""
-    return len(ones) == len(others) and all(
-        one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-        for one, other in zip(ones, others, strict=True)
-    )
-
-
-def _close(ones: list[Tensor], others: list[Tensor]) -> bool:
-    """Whether all numbers are the same up to rounding, as lengths of all of them together see it.
-
-    Where a gradient is nothing but rounding, as that of a bias in front of batch norm, Adam makes a whole step of it.
-    """
-    if [one.shape for one in ones] != [other.shape for other in others]:
-        return False
-    size = sum(float(one.double().square().nansum()) for one in ones)
-    gap = sum(float((one.double() - other).square().nansum()) for one, other in zip(ones, others, strict=True))
-    return gap <= _ROUNDING**2 * size

@@ -1,0 +1,25 @@
+"""The same numbers, and the same up to rounding."""
+
+import math
+
+import torch
+
+from bayesemble.execute.programs.alike import close, same
+
+ONE = torch.tensor([1.0, math.nan, -3.0])
+
+
+def test_the_same_numbers_in_the_same_shapes_are_the_same():
+    assert same([ONE], [ONE.clone()])
+    assert not same([ONE], [torch.tensor([1.0, 2.0, -3.0])])
+    assert not same([ONE], [ONE.unsqueeze(0)])
+    assert not same([ONE], [ONE, ONE])
+    assert not same([torch.ones(2)], [torch.ones(2) * (1 + 1e-6)])
+
+
+def test_what_is_close_differs_by_a_ten_thousandth_of_all_at_most():
+    large, small = torch.full((3,), 100.0), torch.full((2,), 1e-3)
+    assert close([large, small], [large * (1 + 9e-5), small])
+    assert close([large, small], [large, 2 * small])
+    assert not close([large, small], [large * (1 + 2e-4), small])
+    assert not close([large], [large.unsqueeze(0)])
