@@ -66,8 +66,8 @@ class CompiledLoop(Loop):
         value, *found = program.replay(*tensors)
         if not close([expected, *slopes, *own.values()], [value, *found, *buffers.values()]):
             raise TrainingError(
-                "the gradient of a member differs from that of its compiled form: the network goes by something that is "
-                'not in its inputs, or cannot be compiled. Train with an executor such as be.Loop(steps="eager")'
+                "the gradient of a member differs from that of its compiled form: the network goes by something not "
+                'in its inputs, or cannot be compiled. Train with an executor such as be.Loop(steps="eager")'
             )
         return value, found
 
