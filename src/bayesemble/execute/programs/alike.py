@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-_ROUNDING = 1e-4
-
 
 def same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Whether all numbers are the same; those that are none count as one."""
@@ -15,8 +13,8 @@ def same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     )
 
 
-def close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether all numbers are the same up to rounding, as lengths of all of them together see it.
+def close(ones: Sequence[Tensor], others: Sequence[Tensor], share: float = 1e-4) -> bool:
+    """Whether all numbers are the same up to rounding: the difference of all of them is a small share of their length.
 
     Where a gradient is nothing but rounding, as that of a bias in front of batch norm, Adam makes a whole step of it.
     """
@@ -24,4 +22,4 @@ def close(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
         return False
     size = sum(float(one.double().square().nansum()) for one in ones)
     gap = sum(float((one.double() - other).square().nansum()) for one, other in zip(ones, others, strict=True))
-    return gap <= _ROUNDING**2 * size
+    return gap <= share**2 * size

