@@ -30,8 +30,8 @@ def memory(options: Options) -> None:
 
 def _mean(what: str, rounds: int) -> float:
     command = [sys.executable, sys.argv[0], "--memory", what]
-    found = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(rounds)]
-    return sum(float(words.split()[0]) for words in found) / len(found)
+    found = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(rounds + 1)]
+    return sum(float(words.split()[0]) for words in found[1:]) / rounds  # the first may have compiled something
 
 
 def peak(what: str) -> float:

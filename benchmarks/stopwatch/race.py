@@ -136,10 +136,8 @@ class Ours:
         self.case, self.epochs, self.data = case, epochs, case.rows()
         self.method = method or be.DeepEnsemble(num_members=case.members)
         self.wish = wish
-        first = self._fit()
-        self.executor = first.executor
-        if threads is not None:
-            self.executor = replace(first.executor, threads=threads)  # type: ignore[type-var]
+        found = self._fit().executor if isinstance(wish, str) else wish
+        self.executor = replace(found, threads=threads or found.threads)  # type: ignore[type-var]
         self.wish = self.executor
 
     def _fit(self) -> be.Ensemble:
