@@ -14,6 +14,7 @@ from bayesemble.core.seeds import scoped
 from bayesemble.diagnostics import plan as plan_module
 from bayesemble.diagnostics.plan import Forecast
 from bayesemble.models import mlp
+from bayesemble.training import steps
 from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
 
 SMALL = be.Task(small_mlp, be.Categorical())
@@ -33,7 +34,7 @@ def allocated(task, method, data, **options) -> int:
     ("task", "data", "executor"),
     [
         (be.Task(lambda: mlp(50, [64, 64], 10), be.Categorical()), table(200, 50), be.Vmap(steps="eager")),
-        (be.Task(norm_convnet, be.Categorical()), images(200), be.Loop()),
+        (be.Task(norm_convnet, be.Categorical()), images(200), be.Loop(steps="eager")),
     ],
     ids=["dense, vmap", "convolutions, loop"],
 )
@@ -82,6 +83,17 @@ def test_a_faster_executor_and_larger_batches_are_told_of():
     found = be.plan(SMALL, be.DeepEnsemble(num_members=20), table(320), batch_size=8, executor=be.Loop(threads=1))
     assert any(sentence.startswith("executor=be.Vmap(threads=1) took ") for sentence in found.faster)
     assert any(sentence.startswith("batch_size=32 took ") for sentence in found.faster)
+
+
+def test_nothing_is_compiled_for_a_forecast(monkeypatch):
+    monkeypatch.setattr(steps, "compiled", lambda _: pytest.fail("a step was compiled"))
+    found = be.plan(SMALL, FEW, table(), batch_size=16, executor=be.Vmap(steps="compiled"))
+    assert any(sentence.startswith("steps will be compiled") for sentence in found.faster)
+
+
+def test_a_long_run_is_told_of_the_compiler():
+    found = be.plan(SMALL, FEW, table(), batch_size=16, executor=be.Vmap(threads=1), epochs=100_000)
+    assert any(sentence.startswith("executor=be.Vmap(threads=1, steps='compiled')") for sentence in found.faster)
 
 
 def test_nothing_that_is_given_changes():

@@ -19,15 +19,17 @@ from bayesemble.core.types import Batch, map_tensors, tensors_of
 from bayesemble.diagnostics.size import ParameterCount, count_parameters
 from bayesemble.execute.choose import vmap_obstacle
 from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.kept_memory import kept_memory
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.rule import load_of, row_for
 from bayesemble.execute.vmap import Vmap
 from bayesemble.methods import Method
+from bayesemble.methods.base import Context
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training import run as runs
 from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.prepare import prepare
+from bayesemble.training.run import Plan
 from bayesemble.training.steps import Steps
 
 _PROBE_SECONDS = 0.3
@@ -37,7 +39,7 @@ _FEWEST_STEPS, _MOST_STEPS = 3, 50
 _FEW_ROWS = 16
 _WORTH_TELLING = 1.2  # how many times faster another way must be
 _LARGER = 4  # times the batch
-_CPU = torch.device("cpu")
+_LONG_SECONDS = 60.0  # of a whole run; a step is compiled in less
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,11 @@ class Forecast:
 
     @property
     def memory(self) -> int:
-        """Bytes at the peak of a step, about; data come on top of that, and copies that `keep_best` makes."""
+        """Bytes at the peak of a step, about.
+
+        On top come data, copies that `keep_best` makes, and what the record of a step takes while it is made: at most
+        64 MB, and a copy of members that are small.
+        """
         return self.state_bytes + self.gradient_bytes + self.activation_bytes
 
     @property
@@ -127,31 +133,32 @@ def plan(
         batch_size: Rows per step; None takes all at once, or what the `DataLoader` gives.
         executor: As for `fit`.
     """
-    run, source, _, asked = prepare(task, method, data, epochs=epochs, batch_size=batch_size, executor=executor)
-    ensemble = run.ensemble
+    ready = prepare(task, method, data, epochs=epochs, batch_size=batch_size, executor=executor)
+    ensemble, source, asked = ready.run.ensemble, ready.source, ready.plan
     batch = next(_batches(ensemble, source, asked))
     needed = _memory(ensemble, batch)
     probe = None
     if sum(needed) > available_memory():
         faster = [_too_large(needed)]
     else:
-        probe = _probe(ensemble, source, asked, _PROBE_SECONDS)
-        room = _LARGER * needed[2] < available_memory()
-        faster = _about_data(source, probe) + _other_ways(ensemble, source, asked, batch, probe, room)
+        with kept_memory():
+            probe = _probe(ensemble, _steps(ensemble), source, asked, _PROBE_SECONDS)
+            room = _LARGER * needed[2] < available_memory()
+            faster = _about_data(source, probe) + _other_ways(ensemble, source, asked, batch, probe, room)
     return Forecast(
         method.num_members,
         count_parameters(ensemble.task, method),
         *needed,
         ensemble.executor,
         ensemble.execution,
-        epochs,
+        asked.epochs,
         asked.steps,
         None if probe is None else probe.seconds,
         tuple(faster),
     )
 
 
-def _batches(ensemble: Ensemble, source: BatchSource, asked: runs.Plan) -> Iterator[Batch]:
+def _batches(ensemble: Ensemble, source: BatchSource, asked: Plan) -> Iterator[Batch]:
     """The batches of training, epoch after epoch without an end."""
     rows = ensemble.method.member_rows(source.num_data, asked.seed)
     for epoch in count():
@@ -167,16 +174,21 @@ class _Probe:
     """The share of the batch."""
 
 
-def _probe(ensemble: Ensemble, source: BatchSource, asked: runs.Plan, budget: float) -> _Probe:
+def _steps(ensemble: Ensemble) -> Steps:
+    """Steps as a run takes them, but that nothing is compiled, which takes longer than a forecast may."""
+    steps = "traced" if ensemble.executor.steps == "compiled" else ensemble.executor.steps
+    executor = replace(ensemble.executor, steps=steps)  # type: ignore[type-var]
+    return Steps(ensemble.method, ensemble.task, executor, fresh=True)
+
+
+def _probe(ensemble: Ensemble, take_step: Steps, source: BatchSource, asked: Plan, budget: float) -> _Probe:
     """Take real steps after one that warms up; a long one is the only one."""
     state, batches = ensemble.executor.arrange(ensemble.state), _batches(ensemble, source, asked)
-    executor, loading, steps = ensemble.executor, [], list[float]()
-    if executor.steps == "compiled":  # which takes longer than all of this
-        executor = replace(executor, steps="traced")  # type: ignore[type-var]
-    take_step = Steps(ensemble.method, ensemble.task, executor, fresh=True)
+    loading, steps = [], list[float]()
     with thread_count(ensemble.executor):
         warm = time.perf_counter()
-        state, _ = take_step(state, next(batches), asked.clock(0, 0))
+        context = Context(ensemble.task, ensemble.executor, asked.clock(0, 0))
+        state, _ = ensemble.method.step(state, next(batches), context)
         begin = time.perf_counter()
         if begin - warm > _LONG_STEP:
             return _Probe(begin - warm, begin - warm, 0.0)
@@ -248,20 +260,21 @@ def _about_data(source: BatchSource, probe: _Probe) -> list[str]:
 
 
 def _other_ways(
-    ensemble: Ensemble, source: BatchSource, asked: runs.Plan, batch: Batch, probe: _Probe, room: bool
+    ensemble: Ensemble, source: BatchSource, asked: Plan, batch: Batch, probe: _Probe, room: bool
 ) -> list[str]:
     """Try what could be faster, for a moment each, and tell of what is; larger batches if there is room for them."""
     executors, obstacle = _other_executors(ensemble, batch)
     sentences = [] if obstacle is None else [f"{obstacle}; a network without that could run all members at once"]
+    sentences += _about_compiling(ensemble.executor, asked.total_steps * probe.seconds)
     if probe.seconds > _PROBE_SECONDS:  # each try would take seconds
         return sentences
 
     def gain(other: Ensemble, batch_size: int | None) -> str | None:
         """Seconds of an epoch instead of those now, if they are fewer: the best of rounds that alternate."""
-        ways = ((other, batch_size), (ensemble, asked.batch_size)) * _OTHER_ROUNDS
+        ways = ((other, _steps(other), batch_size), (ensemble, _steps(ensemble), asked.batch_size)) * _OTHER_ROUNDS
         took = [
-            source.steps(size) * _probe(way, source, replace(asked, batch_size=size), _OTHER_SECONDS).quickest
-            for way, size in ways
+            source.steps(size) * _probe(way, steps, source, replace(asked, batch_size=size), _OTHER_SECONDS).quickest
+            for way, steps, size in ways
         ]
         quick, slow = min(took[::2]), min(took[1::2])
         return f"{_duration(quick)} an epoch instead of {_duration(slow)}" if quick * _WORTH_TELLING < slow else None
@@ -276,12 +289,21 @@ def _other_ways(
     return sentences
 
 
+def _about_compiling(executor: Executor, seconds: float) -> list[str]:
+    if executor.steps == "compiled":
+        return ["steps will be compiled, which takes seconds unless it was done before; those that were tried were not"]
+    if executor.steps == "eager" or seconds < _LONG_SECONDS:
+        return []
+    compiled = replace(executor, steps="compiled")  # type: ignore[type-var]
+    return [f"executor={_written(compiled)} compiles the steps, which so many of them may repay"]
+
+
 def _other_executors(ensemble: Ensemble, batch: Batch) -> tuple[list[Executor], str | None]:
     """The rule's executor if another was taken, or why vmap cannot run; and another number of threads."""
     task, members, taken = ensemble.task, ensemble.state.members, ensemble.executor
     load = load_of(task, members, _few_rows(batch), batch.num_rows)
     by_rule, obstacle, found = row_for(load).executor(load), None, list[Executor]()
-    if by_rule != taken:
+    if by_rule != replace(taken, steps=by_rule.steps):  # type: ignore[type-var]
         obstacle = vmap_obstacle(task, members, batch, slow=False) if isinstance(by_rule, Vmap) else None
         found = [by_rule] if obstacle is None else []
     if torch.get_num_threads() > 1:
