@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
+from bayesemble.training.last_predictor import LastPredictor
 from bayesemble.training.predictor import Predictor
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders import recording
@@ -110,28 +112,36 @@ class Ensemble:
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
         check_rows(tensors, None, per_member)
-        networks, parts = self.networks(num_draws, seed), _split_rows(tensors, batch_size, axis=1 if per_member else 0)
-        if per_member and not networks.sampled:
-            check_member_count(tensors, next(iter(networks)).num_members)
-        predict, predictions = Predictor(self.task, networks, self.executor, parts[0]), []
-        for number, part in enumerate(parts):
+        predict, predictions = self.predictor(num_draws, seed), []
+        if per_member and not predict.networks.sampled:
+            check_member_count(tensors, next(iter(predict.networks)).num_members)
+        for number, part in enumerate(_split_rows(tensors, batch_size, axis=1 if per_member else 0)):
             prediction = predict(part, per_member=per_member, number=number)
             predictions.append(prediction if keep_members else prediction.reduce())
-        return type(predictions[0]).concat(predictions)
+        self._last_predictor.forget_if_large()
+        return predictions[0] if len(predictions) == 1 else type(predictions[0]).concat(predictions)
 
     def predictions(self, data: Any, *, batch_size: int = 1024) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
         source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
-        predict: Predictor | None = None
+        predict = self.predictor()
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
-            predict = predict or self.predictor(batch.inputs)
             yield predict(batch.inputs, number=number), batch.targets.cpu()
+        self._last_predictor.forget_if_large()
 
-    def predictor(self, example: Inputs) -> Predictor:
-        """Predicts batch after batch of rows like the example, with the same networks."""
-        return Predictor(self.task, self.networks(), self.executor, example)
+    def predictor(self, num_draws: int | None = None, seed: int = 0) -> Predictor:
+        """Predicts batch after batch of rows with the same networks: see `LastPredictor`."""
+        found = self._last_predictor.find(self.state, (num_draws, seed))
+        if found is None:
+            found = Predictor(self.task, self.networks(num_draws, seed), self.executor)
+            self._last_predictor.keep(self.state, (num_draws, seed), found)
+        return found
+
+    @cached_property
+    def _last_predictor(self) -> LastPredictor:
+        return LastPredictor()
 
     def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
@@ -304,6 +314,8 @@ def _check_leaves(task: BoundTask, members: Members, folder: str) -> None:
 
 def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
     """Views of `batch_size` rows each, of nested inputs."""
+    if isinstance(inputs, Tensor):
+        return list(inputs.split(batch_size, dim=axis))
     leaves, structure = pytree.tree_flatten(inputs)
     pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
     return [pytree.tree_unflatten(piece, structure) for piece in pieces]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from bayesemble.core.errors import BayesembleError, DataError
 from bayesemble.core.members import Members
@@ -25,8 +26,8 @@ class Predictor:
     task: BoundTask
     networks: DrawnNetworks
     executor: Executor
-    example: Inputs
-    """A few rows, on which it is tried whether networks that are drawn can be run side by side."""
+    _for_draws: dict[Any, Executor] = field(default_factory=dict, init=False, repr=False)
+    """How networks that are drawn are run, by the shapes of a row."""
 
     def __call__(self, inputs: Inputs, *, per_member: bool = False, number: int = 0) -> Predictive:
         """Predict rows in one go, `(row, ...)` or `(member, row, ...)`; `number` counts the batches of rows."""
@@ -58,16 +59,23 @@ class Predictor:
     def _by_networks(self, inputs: Inputs, per_member: bool, number: int) -> Predictive:
         outputs: list[Tensor] = []
         parts: list[Members] = []
+        begin = 0
         for members in self.networks:
-            begin = sum(part.num_members for part in parts)
-            numbers = range(begin, begin + members.num_members)
-            found = self._at_once(members, numbers, inputs)
-            if found is None:
-                random = self.networks.dropout_seeds(number, begin, len(numbers))
-                found = self._best_executor.outputs(self._member_outputs, members, inputs, per_member, random)
-            outputs.append(_at_least_single(found.cpu()))
+            outputs.append(self._outputs(members, begin, inputs, per_member, number))
             parts.append(_without_network(members))
-        return self.task.predictive(torch.cat(outputs), Members.concat(parts))
+            begin += members.num_members
+        whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return self.task.predictive(whole, parts[0] if len(parts) == 1 else Members.concat(parts))
+
+    def _outputs(self, members: Members, begin: int, inputs: Inputs, per_member: bool, number: int) -> Tensor:
+        """Outputs of some of the networks, from number `begin` on."""
+        numbers = range(begin, begin + members.num_members)
+        found = self._at_once(members, numbers, inputs)
+        if found is None:
+            random = self.networks.dropout_seeds(number, begin, len(numbers))
+            executor = self._best_executor(members, inputs)
+            found = executor.outputs(self._member_outputs, members, inputs, per_member, random)
+        return _at_least_single(found.cpu())
 
     def _at_once(self, members: Members, numbers: range, inputs: Inputs) -> Tensor | None:
         """Outputs of drawn networks, if the method has a quicker way than to run each."""
@@ -75,12 +83,15 @@ class Predictor:
             return None
         return self.networks.method.outputs_at_once(self.networks.state, self.task, members, numbers, inputs)
 
-    @cached_property
-    def _best_executor(self) -> Executor:
+    def _best_executor(self, members: Members, inputs: Inputs) -> Executor:
+        """For networks that are drawn, tried on the first rows of their kind."""
         if not self.networks.sampled:
             return self.executor
-        few, rows = next(iter(self.networks)), self._moved(self.example)
-        return for_draws(self.executor, self._member_outputs, few, rows)
+        leaves, structure = pytree.tree_flatten(inputs)
+        kind = structure, *[(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+        if kind not in self._for_draws:
+            self._for_draws[kind] = for_draws(self.executor, self._member_outputs, members, inputs)
+        return self._for_draws[kind]
 
     def _moved(self, inputs: Inputs) -> Inputs:
         device = self.networks.state.members.weights.device
@@ -93,7 +104,7 @@ class Predictor:
 def _without_network(members: Members) -> Members:
     """The weights, and the leaves of the likelihood, on the CPU: what a prediction needs beside the outputs."""
     own = {name: leaf.cpu() for name, leaf in members.params.items() if name.startswith(OF_LIKELIHOOD)}
-    return Members({name: _at_least_single(leaf) for name, leaf in own.items()}, {}, members.weights.cpu())
+    return Members({name: _at_least_single(leaf) for name, leaf in own.items()}, {}, members.weights.cpu().clone())
 
 
 def _at_least_single(values: Tensor) -> Tensor:
