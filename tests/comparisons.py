@@ -32,4 +32,5 @@ def made(scores: dict[str, dict[str, list[float]]], failed: dict[str, str] | Non
             results.append(Result(label, seed, f"runs/{label}/seed-{seed}", values, cost))
     for label, reason in (failed or {}).items():
         results.append(Result(label, 9, f"runs/{label}/seed-9", failure=reason))
-    return Comparison({"data": "made"}, {"name": "made", "kind": "classification"}, results)
+    data = {"name": "made", "kind": "classification", "num_classes": 3, "num_train": 80, "num_test": 20, "ood": False}
+    return Comparison({"data": "made"}, data, results)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import bayesemble
-from bayesemble.core.lazy import attach
+from bayesemble.core.errors import MissingExtraError
+from bayesemble.core.lazy import attach, import_extra
 from helpers import with_tests_on_path
 
 PACKAGE = """
@@ -102,3 +103,10 @@ def test_the_package_is_there_before_torch():
     heavy = "('torch', 'sklearn', 'scipy', 'numpy', 'matplotlib', 'bayesemble.task')"
     code = f"import sys, bayesemble; assert bayesemble.__version__; sys.exit(any(m in sys.modules for m in {heavy}))"
     assert subprocess.run([sys.executable, "-c", code], env=with_tests_on_path(), check=False).returncode == 0
+
+
+def test_what_an_extra_brings_is_imported_or_named(monkeypatch):
+    assert import_extra("json.decoder", "texts need json", "'json'") is sys.modules["json.decoder"]
+    monkeypatch.setitem(sys.modules, "json.decoder", None)
+    with pytest.raises(MissingExtraError, match="texts need json, which is not here: pip install 'json'"):
+        import_extra("json.decoder", "texts need json", "'json'")

@@ -17,12 +17,10 @@ def test_independent_members_are_all_distinct(fitted):
     assert found.by_weights == found.by_function == [[0], [1], [2]]
 
 
-def test_copies_are_found_and_their_weights_merged(fitted):
+def test_copies_are_found(fitted):
     twins = fitted.keep([0, 1, 0, 2, 1, 0])
     found = distinct(twins.draw(), twins.predict(table()[0]))
     assert found.by_weights == found.by_function == [[0, 2, 5], [1, 4], [3]]
-    merged = found.merged_weights(twins.draw().weights)
-    assert merged.tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 6])
 
 
 def test_members_equal_up_to_the_order_of_hidden_units_are_one_function_with_two_weights(fitted):

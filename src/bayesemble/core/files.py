@@ -83,7 +83,8 @@ def flush(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text, whole or not at all."""
+    """Write a text, whole or not at all, in a folder that is made if it is not there."""
+    make_folder(path.parent)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -181,8 +182,13 @@ def sealed_json(content: dict[str, Any]) -> str:
     return text.replace(UNSEALED, hashlib.sha256(text.encode()).hexdigest(), 1)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """What `write_json` wrote, without the checksum; refused by name if it is anything else."""
+def read_json(path: Path, of: str = "") -> dict[str, Any]:
+    """What `write_json` wrote, without the checksum; refused by name if it is anything else.
+
+    If it is not there, its folder is not what it was taken for: "a run of the command line".
+    """
+    if of and not path.is_file():
+        raise CheckpointError(f"{path.parent} is not {of}: it has no {path.name}")
     values = parse_json(path, read_sealed(path))
     values.pop(CHECKSUM, None)
     return values

@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used: `import bayesemble` must not wait for torch."""
+"""What is imported when it is first used: `import bayesemble` must not wait for torch, nor need what extras bring."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from bayesemble.core.errors import MissingExtraError
+
+
+def import_extra(module: str, need: str, advice: str) -> Any:
+    """Import a module that an extra brings, or say what needs it and what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(f"{need}, which is not here: pip install {advice}") from error
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:

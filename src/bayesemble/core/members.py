@@ -182,6 +182,10 @@ class State:
         )
         return State(members, {slot: groups[slot] for slot in self.slots})
 
+    def by_name(self) -> State:
+        """The state with the leaves of each group in the order of their names, the only one that a file keeps."""
+        return self.with_groups({group: dict(sorted(leaves.items())) for group, leaves in self.groups().items()})
+
     def finite_members(self) -> Tensor:
         """Whether all numbers of each member are finite, `(member,)`."""
         finite = torch.ones(self.members.num_members, dtype=torch.bool, device=self.members.weights.device)

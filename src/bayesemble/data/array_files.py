@@ -7,7 +7,6 @@ plain arrays are read, nothing that is executable. A further kind of file is a r
 from __future__ import annotations
 
 import gzip
-import importlib
 import math
 import zipfile
 import zlib
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bayesemble.core.errors import DataError, MissingExtraError
+from bayesemble.core.errors import DataError
+from bayesemble.core.lazy import import_extra
 from bayesemble.data.table_files import listed
 
 Array = npt.NDArray[Any]
@@ -188,12 +188,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 def read_pictures(files: list[Path]) -> npt.NDArray[np.uint8]:
     """Pictures of one size `(image, height, width[, channel])`, in gray if the first is, else in three colours."""
-    try:
-        pillow = importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise MissingExtraError(
-            "pictures need Pillow, which is not here: pip install 'bayesemble[images]', or save arrays as NPZ"
-        ) from error
+    pillow = import_extra("PIL.Image", "pictures need Pillow", "'bayesemble[images]', or save arrays as NPZ")
     arrays: list[Array] = []
     mode = ""
     for file in files:

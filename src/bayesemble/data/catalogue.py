@@ -18,6 +18,7 @@ Kind = Literal["classification", "regression"]
 Array = npt.NDArray[Any]
 
 DIGIT_PIXEL_RANGE = (0.0, 16.0)
+TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +85,15 @@ def load_split(name: str, seed: int = 0) -> Split:
 
 def load_parts(name: str, seed: int = 0) -> Parts:
     """The rows of a data set of the table before any scaling."""
+    return find_dataset(name).load(data_generator(seed, name))
+
+
+def data_generator(seed: int, name: str) -> np.random.Generator:
+    """The generator of what is random in data, by its name."""
     # The module of seeds imports torch, which listing the table does not need.
     from bayesemble.core.seeds import child
 
-    return find_dataset(name).load(np.random.default_rng(child(seed, "data", name)))
+    return np.random.default_rng(child(seed, "data", name))
 
 
 def make_split(
@@ -133,20 +139,26 @@ def _scaled_targets(parts: Parts, kind: Kind) -> tuple[Array, Array, float, floa
     return _standardised(parts.y_train, shift, scale), _standardised(parts.y_test, shift, scale), shift, scale
 
 
-def _load_table(function: str, generator: np.random.Generator, *, stratify: bool) -> Parts:
-    """Rows of a table that scikit-learn carries, one fifth of them for testing."""
-    from sklearn import datasets
+def split_rows(inputs: Array, targets: Array, generator: np.random.Generator, stratify: bool) -> Parts:
+    """Rows of which one fifth is for testing, with all classes in proportion if stratified."""
     from sklearn.model_selection import train_test_split
 
-    inputs, targets = getattr(datasets, function)(return_X_y=True)
     x_train, x_test, y_train, y_test = train_test_split(
         inputs,
         targets,
-        test_size=0.2,
+        test_size=TEST_SHARE,
         stratify=targets if stratify else None,
         random_state=int(generator.integers(2**32)),
     )
     return Parts(x_train, y_train, x_test, y_test)
+
+
+def _load_table(function: str, generator: np.random.Generator, *, stratify: bool) -> Parts:
+    """Rows of a table that scikit-learn carries."""
+    from sklearn import datasets
+
+    inputs, targets = getattr(datasets, function)(return_X_y=True)
+    return split_rows(inputs, targets, generator, stratify)
 
 
 def _load_digits(generator: np.random.Generator) -> Parts:
@@ -162,29 +174,15 @@ def _ood_digits(images: Array, generator: np.random.Generator) -> Array:
     return np.concatenate([turned, noise])
 
 
-def _load_sine_gap(generator: np.random.Generator) -> Parts:
-    train = toy.sine_gap(generator, num_per_side=45)
-    test = toy.sine_gap(generator, num_per_side=50)
-    return _toy_parts(train, test, toy.sine_gap_ood(generator), generator)
-
-
-def _load_five_gaussians(generator: np.random.Generator) -> Parts:
-    train = toy.five_gaussians(generator, num_per_class=40)
-    test = toy.five_gaussians(generator, num_per_class=20)
-    return _toy_parts(train, test, toy.five_gaussians_ood(generator), generator)
-
-
-def _load_two_moons(generator: np.random.Generator) -> Parts:
-    train = toy.two_moons(generator, num=200, noise=0.2)
-    test = toy.two_moons(generator, num=100, noise=0.2)
-    return _toy_parts(train, test, toy.two_moons_ood(generator), generator)
-
-
-def _toy_parts(
-    train: tuple[Array, Array], test: tuple[Array, Array], ood: Array, generator: np.random.Generator
+def _load_toy(
+    train: Callable[..., tuple[Array, Array]],
+    test: Callable[..., tuple[Array, Array]],
+    ood: Callable[..., Array],
+    generator: np.random.Generator,
 ) -> Parts:
+    seen, unseen, foreign = train(generator), test(generator), ood(generator)
     # Toy rows come class after class; shuffled, any first rows are a fair sample, as in the other data sets.
-    return Parts(*_shuffled(*train, generator), *_shuffled(*test, generator), ood)
+    return Parts(*_shuffled(*seen, generator), *_shuffled(*unseen, generator), foreign)
 
 
 def _shuffled(inputs: Array, targets: Array, generator: np.random.Generator) -> tuple[Array, Array]:
@@ -227,21 +225,33 @@ DATASETS: dict[str, DataSet] = {
         "sine_gap",
         "regression",
         "190 noisy points of x sin x in two intervals; foreign: the gap between them and both sides.",
-        _load_sine_gap,
+        partial(
+            _load_toy, partial(toy.sine_gap, num_per_side=45), partial(toy.sine_gap, num_per_side=50), toy.sine_gap_ood
+        ),
         epochs=500,
     ),
     "five_gaussians": DataSet(
         "five_gaussians",
         "classification",
         "300 points in the plane from 5 Gaussians around a circle; foreign: its middle and a ring around it.",
-        _load_five_gaussians,
+        partial(
+            _load_toy,
+            partial(toy.five_gaussians, num_per_class=40),
+            partial(toy.five_gaussians, num_per_class=20),
+            toy.five_gaussians_ood,
+        ),
         epochs=50,
     ),
     "two_moons": DataSet(
         "two_moons",
         "classification",
         "300 points in the plane from two interlocking half circles; foreign: a ring around both.",
-        _load_two_moons,
+        partial(
+            _load_toy,
+            partial(toy.two_moons, num=200, noise=0.2),
+            partial(toy.two_moons, num=100, noise=0.2),
+            toy.two_moons_ood,
+        ),
         epochs=100,
     ),
 }

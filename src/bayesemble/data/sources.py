@@ -23,12 +23,23 @@ import numpy as np
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data.array_files import files_of, find_reader
 from bayesemble.data.array_rows import as_classes, as_rows, as_targets
-from bayesemble.data.catalogue import DATASETS, Array, Kind, Parts, Split, find_dataset, load_parts, make_split
+from bayesemble.data.catalogue import (
+    DATASETS,
+    TEST_SHARE,
+    Array,
+    Kind,
+    Parts,
+    Split,
+    data_generator,
+    find_dataset,
+    load_parts,
+    make_split,
+    split_rows,
+)
 from bayesemble.data.find_schema import find_schema
 from bayesemble.data.schema import Encoded, Schema
 from bayesemble.data.table_files import Chunk, listed, read_rows
 
-TEST_SHARE = 0.2
 _ROWS_OVER_ALL_EPOCHS = 40_000  # they bring a small network close to its best
 
 
@@ -193,52 +204,37 @@ def _of_arrays(arrays: dict[str, Array], source: str, seed: int) -> _Whole:
 # --- parts ---
 
 
-def _generator(seed: int, name: str) -> np.random.Generator:
-    from bayesemble.core.seeds import child  # it imports torch, which listing the data sets does not need
-
-    return np.random.default_rng(child(seed, "data", name))
-
-
 def _split(inputs: Array, targets: Array, seed: int, classes: bool) -> Parts:
     """One fifth of the rows for testing, with all classes in proportion where there are enough rows of each."""
-    from sklearn.model_selection import train_test_split
-
     if len(inputs) < 5:
         raise DataError(f"at least 5 rows are needed for a training and a test part, got {len(inputs)}")
     counts = np.unique(targets, return_counts=True)[1] if classes else np.zeros(1)
-    stratify = targets if classes and counts.min() >= 2 and len(counts) <= TEST_SHARE * len(inputs) else None
-    state = int(_generator(seed, "split").integers(2**32))
-    x_train, x_test, y_train, y_test = train_test_split(
-        inputs, targets, test_size=TEST_SHARE, stratify=stratify, random_state=state
-    )
-    return Parts(x_train, y_train, x_test, y_test)
+    stratify = classes and counts.min() >= 2 and len(counts) <= TEST_SHARE * len(inputs)
+    return split_rows(inputs, targets, data_generator(seed, "split"), stratify)
 
 
 def _fewer(parts: Parts, rows: int, seed: int, text: str) -> Parts:
     count = len(parts.x_train)
     if not 2 <= rows <= count:
         raise SettingError(f"{text} has {count} training rows, so rows can be 2 to {count}, got {rows}")
-    kept = _generator(seed, "rows").permutation(count)[:rows]
+    kept = data_generator(seed, "rows").permutation(count)[:rows]
     return replace(parts, x_train=parts.x_train[kept], y_train=parts.y_train[kept])
 
 
 def _ood(text: str, seed: int, own: _Whole, own_text: str) -> Array:
     """The inputs of another set, in its test part if it has one; rows of a table need no target."""
-    rows = _ood_rows(text, seed, own, own_text)
+    path = None if text in DATASETS else _place(text)[0]
+    if path is None:
+        rows = load_parts(text, seed).x_test
+    elif reader := find_reader(path):
+        rows = as_rows(reader.inputs(path), str(path)).rows
+    elif own.encode is not None:
+        rows = np.concatenate([own.encode(chunk) for chunk in read_rows(path)])
+    else:
+        raise DataError(f"foreign rows of the table {path} need data that is a table too; {own_text} is not")
     if rows.shape[1] != own.parts.x_train.shape[1]:
         raise DataError(
             f"foreign rows must have the columns of the data: {text} has {rows.shape[1]}, "
             f"{own_text} has {own.parts.x_train.shape[1]}"
         )
     return rows
-
-
-def _ood_rows(text: str, seed: int, own: _Whole, own_text: str) -> Array:
-    if text in DATASETS:
-        return load_parts(text, seed).x_test
-    path, _ = _place(text)
-    if reader := find_reader(path):
-        return as_rows(reader.inputs(path), str(path)).rows
-    if own.encode is None:
-        raise DataError(f"foreign rows of the table {path} need data that is a table too; {own_text} is not")
-    return np.concatenate([own.encode(chunk) for chunk in read_rows(path)])

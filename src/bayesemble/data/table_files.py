@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import importlib
 import io
 import threading
 import zlib
@@ -25,7 +24,8 @@ from typing import IO, Any, TextIO, cast
 import numpy as np
 import numpy.typing as npt
 
-from bayesemble.core.errors import DataError, MissingExtraError
+from bayesemble.core.errors import DataError
+from bayesemble.core.lazy import import_extra
 from bayesemble.data.cells import FORMATS, LARGEST, MISSING, Floats, read
 
 MOST_COLUMNS = 100_000
@@ -96,7 +96,6 @@ def read_rows(path: str | Path, rows_at_once: int = 10_000, nameless: bool = Fal
     the chunks says. Its delimiter is the comma, semicolon or tab that is most frequent in the first row.
 
     Args:
-        path: The file.
         rows_at_once: Rows of a part, at most.
         nameless: Whether one column may lack a name, as the numbers of rows do that pandas writes.
     """
@@ -271,12 +270,8 @@ def _next_part(records: Iterator[tuple[int, list[str]]], most: int) -> list[tupl
 
 def find_arrow() -> tuple[Any, Any]:
     """The package pyarrow and its part for Parquet."""
-    try:
-        return importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise MissingExtraError(
-            "Parquet files need pyarrow, which is not here: pip install 'bayesemble[parquet]', or use CSV files"
-        ) from error
+    words = "Parquet files need pyarrow", "'bayesemble[parquet]', or use CSV files"
+    return import_extra("pyarrow", *words), import_extra("pyarrow.parquet", *words)
 
 
 def _read_parquet(path: Path, rows_at_once: int, nameless: bool) -> Iterator[Chunk]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from bayesemble.core.members import Members
@@ -22,10 +24,6 @@ class Distinct:
 
     by_weights: list[list[int]]
     by_function: list[list[int]]
-
-    def merged_weights(self, weights: Tensor) -> Tensor:
-        """Weights of the distinct functions: those of coinciding members added up."""
-        return torch.stack([weights[group].sum() for group in self.by_function])
 
 
 def distinct(members: Members, predictive: Predictive, tolerance: float = 1e-3) -> Distinct:
@@ -71,12 +69,5 @@ def function_distances(predictive: Predictive) -> Tensor:
 
 def groups(same: Tensor) -> list[list[int]]:
     """Connected components of a symmetric relation `(member, member)`, each in rising order."""
-    left, found = set(range(len(same))), []
-    while left:
-        group, fresh = set[int](), {min(left)}
-        while fresh:
-            group |= fresh
-            fresh = {j for i in fresh for j in left if same[i, j]} - group
-        found.append(sorted(group))
-        left -= group
-    return found
+    count, component = connected_components(same.numpy(), directed=False)
+    return [np.flatnonzero(component == number).tolist() for number in range(count)]

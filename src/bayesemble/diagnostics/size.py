@@ -51,8 +51,6 @@ def count_parameters(task: Task, method: Method, inputs: Any = None) -> Paramete
     """Count the parameters of a method on a task, without training.
 
     Args:
-        task: What is inferred.
-        method: How members are placed.
         inputs: A few rows, with which the network is run to see which layer gives the output. Without them the output
             is taken to be the layer that is registered last.
     """

@@ -155,7 +155,6 @@ def train(
     """Train on the rows of a table, with labels 0, 1, ..., counts or standardised targets.
 
     Args:
-        recipe: How.
         method: What `recipe.make_method` gave.
         network: What `recipe.make_network` gave.
         likelihood: How outputs are read.
@@ -164,7 +163,6 @@ def train(
         held_out: Which rows the loss that stops training is taken on, as `recipe.hold_out` gives them; or none.
         seed: All randomness derives from it.
         folder: Where checkpoints go; a run that is there already goes on.
-        progress: Show a progress bar, if there is a terminal.
     """
     rows = int((~held_out).sum())
     batch_size = recipe.batch_size

@@ -13,6 +13,11 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
 
+STEPS = {
+    "eager": "as Python code",
+    "traced": "from a record of their operations, to the same bits",
+    "compiled": "by a compiled program, to 1e-5",
+}
 _THREADS_PER_CORE = 4
 
 
@@ -21,6 +26,8 @@ class Executor(ABC):
 
     threads: int | None
     """Number of torch threads; None leaves it as it is."""
+    steps: str
+    """How training steps are taken: one of `STEPS`."""
 
     def __str__(self) -> str:
         threads = [f"on {self.threads} thread" + ("s" if self.threads > 1 else "")] if self.threads else []

@@ -1,17 +1,16 @@
 """Optimisers over stacked leaves: one fused update for all members, its moments kept as plain tensors.
 
-Each is a pair of functions: `init` makes the slots, `update` moves the leaves in place. They call torch's own
-functional optimisers, so the numbers are those of `torch.optim` run on each member by itself.
+Each is a pair of functions: `init` makes the slots, `update` moves the leaves in place. They call the operations of
+torch's own fused optimisers, so the numbers are those of `torch.optim` run on each member by itself.
 """
 
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
-from torch.optim.sgd import sgd
 
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
@@ -51,57 +50,35 @@ class Optimizer:
         moments = {slot: allocator.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
         return {**moments, "steps": steps}
 
-    def update(self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float) -> None:
+    def update(
+        self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float | Tensor
+    ) -> None:
         """Take one step downhill, in place."""
         leaves = list(params.values())
         slopes = [laid_out_like(gradients[name], leaf) for name, leaf in params.items()]
         moments = {slot: [kept[name] for name in params] for slot, kept in slots.items() if slot in _MOMENTS}
-        if self.name == "sgd":
-            self._sgd(leaves, slopes, moments.get("momentum", []), learning_rate)
-        else:
-            self._adam(leaves, slopes, moments, slots["steps"]["step"], learning_rate)
-
-    def _adam(
-        self,
-        leaves: list[Tensor],
-        slopes: list[Tensor],
-        moments: dict[str, list[Tensor]],
-        step: Tensor,
-        rate: float,
-    ) -> None:
-        adam(
-            leaves,
-            slopes,
-            moments["first_moment"],
-            moments["second_moment"],
-            [],
-            [step.clone() for _ in leaves],  # each is counted up by the call; one number serves all leaves
-            fused=True,
-            amsgrad=False,
-            beta1=self.momentum,
-            beta2=0.999,
-            lr=rate,
-            weight_decay=self.weight_decay,
-            eps=1e-8,
-            maximize=False,
-            decoupled_weight_decay=self.name == "adamw",
-        )
-        step.add_(1)
-
-    def _sgd(self, leaves: list[Tensor], slopes: list[Tensor], moments: list[Tensor], rate: float) -> None:
-        sgd(
-            leaves,
-            slopes,
-            # torch starts the momentum with the first gradient; from zero, momentum * 0 + gradient is the same.
-            [*moments] or [None] * len(leaves),
-            fused=True,
-            weight_decay=self.weight_decay,
-            momentum=self.momentum,
-            lr=rate,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
+        common: dict[str, Any] = {"lr": learning_rate, "weight_decay": self.weight_decay, "maximize": False}
+        with torch.no_grad():
+            if self.name == "sgd":
+                # torch starts the momentum with the first gradient; from zero, momentum * 0 + gradient is the same.
+                common |= {"momentum": self.momentum, "dampening": 0.0, "nesterov": False, "is_first_step": False}
+                torch._fused_sgd_(leaves, slopes, moments.get("momentum", []), **common)
+                return
+            step = slots["steps"]["step"].add_(1)
+            update = torch._fused_adam_ if self.name == "adam" else torch._fused_adamw_
+            update(
+                leaves,
+                slopes,
+                moments["first_moment"],
+                moments["second_moment"],
+                [],
+                [step] * len(leaves),
+                beta1=self.momentum,
+                beta2=0.999,
+                eps=1e-8,
+                amsgrad=False,
+                **common,
+            )
 
 
 def clip_per_member(gradients: Leaves, max_norm: float, shared: frozenset[str]) -> None:

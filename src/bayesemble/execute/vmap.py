@@ -12,7 +12,7 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
-from bayesemble.execute.executor import Executor, gradient_leaves, slopes
+from bayesemble.execute.executor import STEPS, Executor, gradient_leaves, slopes
 from bayesemble.execute.randomness import per_member as random_per_member
 
 
@@ -22,6 +22,7 @@ class Vmap(Executor):
 
     chunk: int | None = setting(None, "members at a time, the lever on memory; None takes all at once", least=1)
     threads: int | None = setting(None, "number of torch threads; None leaves it as it is", least=1)
+    steps: str = setting("traced", "how training steps are taken: eager, traced or compiled", choices=STEPS)
 
     def __post_init__(self) -> None:
         validate(self)

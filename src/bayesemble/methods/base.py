@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -22,6 +23,12 @@ class Context:
     task: BoundTask
     executor: Executor
     clock: Clock
+    given_numbers: Mapping[str, Tensor] | None = None
+    """`Method.numbers` as tensors, where a step is recorded."""
+
+    def number(self, method: Method, name: str) -> float | Tensor:
+        """One of `method.numbers` at this step; a tensor without axes where the step is recorded."""
+        return (method.numbers(self.clock) if self.given_numbers is None else self.given_numbers)[name]
 
     def gradients(
         self, members: Members, batch: Batch, function: MemberFunction | None = None
@@ -82,6 +89,12 @@ class Method(ABC):
     drawn_slots: ClassVar[tuple[str, ...]] = ()
     """Slots `(member, ...)` that networks are drawn from, beside the members."""
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """A class with a step of its own has to say anew which of them are alike."""
+        super().__init_subclass__(**options)
+        if "step" in cls.__dict__ and "kind_of_step" not in cls.__dict__:
+            cls.kind_of_step = Method.kind_of_step  # type: ignore[method-assign]
+
     def __post_init__(self) -> None:
         validate(self)
 
@@ -96,6 +109,18 @@ class Method(ABC):
         The info has a number for each member, `loss` at least. A step that takes another number of gradients than
         `gradients_per_step` says how many, under `gradients`.
         """
+
+    def kind_of_step(self, clock: Clock) -> Hashable | None:
+        """What tells this step from steps that are made of other operations, so that it can be recorded and repeated.
+
+        Steps of one kind do the same to state, batch and `numbers`, whatever their values; they draw nothing at random
+        and do not look at the clock. None is a step that is on its own, as all are unless a method says otherwise.
+        """
+        return None
+
+    def numbers(self, clock: Clock) -> dict[str, float]:
+        """What a step takes from the clock, such as a learning rate; see `Context.number`."""
+        return {}
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Complete the state once training is over; `data()` goes through the training rows once, in batches."""

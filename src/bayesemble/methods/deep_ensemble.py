@@ -9,10 +9,11 @@ Reference: Lakshminarayanan, Pritzel & Blundell (2017), "Simple and scalable pre
 deep ensembles".
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from bayesemble.core.members import State
-from bayesemble.core.types import Batch, Info
+from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
 
@@ -22,6 +23,10 @@ class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
     independent = True
+
+    def kind_of_step(self, clock: Clock) -> Hashable:
+        """All steps are alike."""
+        return ""
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint."""

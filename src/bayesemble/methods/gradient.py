@@ -14,7 +14,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
+from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
 from bayesemble.execute.optimizers import OPTIMIZER_SLOTS, OPTIMIZERS, Optimizer, clip_per_member
 from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
 from bayesemble.methods.base import Context, Method
@@ -106,17 +106,20 @@ class GradientMethod(Method):
         function = _adversarial(context.task, self.adversarial) if self.adversarial else None
         return context.gradients(members, batch, function)
 
-    def ascend(self, state: State, direction: Leaves, context: Context, factor: float | None = None) -> State:
-        """Move all members one optimiser step along a direction on the scale of the log joint.
+    def numbers(self, clock: Clock) -> dict[str, float]:
+        """The learning rate, by the schedule."""
+        return {"learning_rate": self.learning_rate * resolve(self.schedule)(clock.progress)}
+
+    def ascend(self, state: State, direction: Leaves, context: Context) -> State:
+        """Move all members one optimiser step along a direction on the scale of the log joint, which it overwrites.
 
         The direction is divided by the number of rows first, so that learning rates mean what they do for a mean loss.
-        `factor` on the learning rate stands in for that of the schedule.
         """
-        downhill = {name: leaf.div_(-context.task.num_data) for name, leaf in direction.items()}
+        torch._foreach_div_(list(direction.values()), -context.task.num_data)
         if self.clip is not None:
-            clip_per_member(downhill, self.clip, state.members.shared)
-        rate = self.learning_rate * (resolve(self.schedule)(context.clock.progress) if factor is None else factor)
-        self.make_optimizer().update(state.members.params, downhill, state.slots, rate)
+            clip_per_member(direction, self.clip, state.members.shared)
+        rate = context.number(self, "learning_rate")
+        self.make_optimizer().update(state.members.params, direction, state.slots, rate)
         return state
 
 

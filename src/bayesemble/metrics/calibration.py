@@ -189,7 +189,7 @@ def pit(predictive: RealPredictive, targets: Any, generator: torch.Generator | N
 
     Reference: Dawid (1984); Gneiting, Balabdaoui & Raftery (2007); for counts Czado, Gneiting & Held (2009).
     """
-    below, upto = _jump(predictive, targets)
+    below, upto = cdf_around(predictive, targets)
     if not isinstance(predictive, PoissonPredictive):
         return upto
     require(generator is not None, "the PIT of counts is drawn from the jump of F at each count: pass a generator")
@@ -217,7 +217,7 @@ def quantile_calibration(
     level = numbers(levels, "levels").double()
     sensible = level.dim() == 1 and len(level) > 0 and bool(((level > 0) & (level < 1)).all())
     require(sensible, f"levels are probabilities strictly between 0 and 1, got {levels}")
-    below, upto = (values.double().flatten() for values in _jump(predictive, targets))
+    below, upto = (values.double().flatten() for values in cdf_around(predictive, targets))
     observed = [_share_below(below, upto, float(one)) for one in level]
     return QuantileCalibration(level, torch.tensor(observed, dtype=torch.float64))
 
@@ -272,7 +272,7 @@ def _mean_over_rows(values: Tensor, table: Reliability) -> float:
     return float((values * table.count).sum() / table.num_rows) if len(table.count) else float("nan")
 
 
-def _jump(predictive: RealPredictive, targets: Any) -> tuple[Tensor, Tensor]:
+def cdf_around(predictive: RealPredictive, targets: Any) -> tuple[Tensor, Tensor]:
     """P(Y < y) and P(Y <= y); they differ for counts only."""
     if not isinstance(predictive, PoissonPredictive):
         upto = predictive.cdf(targets)

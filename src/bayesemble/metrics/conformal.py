@@ -226,7 +226,6 @@ def fit_intervals(predictive: RealPredictive, targets: Any, level: float = 0.9) 
 
     Reference: Romano, Patterson & Candès (2019), Conformalized quantile regression.
     """
-    check_level(level)
     low, high = (end.double() for end in predictive.interval(level))
     values = match_targets(targets, predictive.member_mean.shape).double()
     return ConformalIntervals(_conformal_quantile(torch.maximum(low - values, values - high), level), level)

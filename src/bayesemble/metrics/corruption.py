@@ -72,11 +72,14 @@ def corruption_table(
     if not len(images):
         raise DataError("there are no images to corrupt; at least one is needed")
     table = CorruptionTable(tuple(severities), {}, {}, {})
-    for name, corruption in corruptions.items():
-        predictions = [
-            _predict_corrupted(predict, images, corruption, severity, _generator(seed, name, severity), batch_size)
-            for severity in severities
-        ]
+    batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
+
+    def predict_corrupted(name: str, severity: int) -> ClassPredictive:
+        generator = np.random.default_rng(seeds.child(seed, "corruption", name, severity))
+        return ClassPredictive.concat([predict(corruptions[name](batch, severity, generator)) for batch in batches])
+
+    for name in corruptions:
+        predictions = [predict_corrupted(name, severity) for severity in severities]
         table.accuracy[name] = [accuracy(prediction, targets) for prediction in predictions]
         table.nll[name] = [nll(prediction, targets) for prediction in predictions]
         table.ece[name] = [expected_calibration_error(prediction, targets) for prediction in predictions]
@@ -132,22 +135,6 @@ def relative_mean_corruption_error(
     mean_c 100 * sum_s (E_sc - E_clean) / sum_s (E_sc^baseline - E_clean^baseline)
     """
     return fmean(relative_corruption_error(errors, clean_error, baseline_errors, baseline_clean_error).values())
-
-
-def _generator(seed: int, name: str, severity: int) -> np.random.Generator:
-    return np.random.default_rng(seeds.child(seed, "corruption", name, severity))
-
-
-def _predict_corrupted(
-    predict: Callable[[Images], ClassPredictive],
-    images: Images,
-    corruption: Corruption,
-    severity: int,
-    generator: np.random.Generator,
-    batch_size: int,
-) -> ClassPredictive:
-    batches = [images[start : start + batch_size] for start in range(0, len(images), batch_size)]
-    return ClassPredictive.concat([predict(corruption(batch, severity, generator)) for batch in batches])
 
 
 def _check_alike(errors: Errors, baseline_errors: Errors) -> None:

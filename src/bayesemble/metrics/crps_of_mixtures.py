@@ -158,11 +158,8 @@ def _window_sum(weights: Tensor, rates: Tensor, counts: Tensor, low: Tensor, wid
     total, cdf = float((below + above).sum()), torch.zeros_like(low)
     for offsets in torch.arange(width, device=rates.device).split(max(1, CELLS_AT_ONCE // rates.numel())):
         grid = low + offsets[:, None]
-        cdfs = cdf + torch.einsum("m,kmr->kr", weights, _poisson_mass(grid[:, None], rates)).cumsum(0)
+        masses = torch.distributions.Poisson(rates, validate_args=False).log_prob(grid[:, None]).exp()
+        cdfs = cdf + torch.einsum("m,kmr->kr", weights, masses).cumsum(0)
         total += float((cdfs - (grid >= counts).double()).square().sum())
         cdf = cdfs[-1]
     return total
-
-
-def _poisson_mass(counts: Tensor, rates: Tensor) -> Tensor:
-    return (torch.xlogy(counts, rates) - rates - torch.lgamma(counts + 1)).exp()

@@ -13,9 +13,8 @@ from bayesemble.core import seeds
 from bayesemble.core.arrays import check_finite, numbers
 from bayesemble.core.errors import DataError
 from bayesemble.core.settings import require
-from bayesemble.metrics.calibration import LEVELS
-from bayesemble.metrics.scores import match_counts
-from bayesemble.predictive import PoissonPredictive, Predictive, RealPredictive
+from bayesemble.metrics.calibration import LEVELS, cdf_around
+from bayesemble.predictive import Predictive, RealPredictive
 from bayesemble.predictive.base import check_level
 
 
@@ -105,11 +104,7 @@ def interval_coverage(predictive: RealPredictive, targets: Any, levels: Sequence
     for level in levels:
         check_level(level)
     require(len(levels) > 0, "at least one level is needed, got none")
-    if isinstance(predictive, PoissonPredictive):
-        counts = match_counts(predictive, targets)
-        below, upto = predictive.cdf(counts - 1), predictive.cdf(counts)
-    else:
-        below = upto = predictive.cdf(targets)
+    below, upto = cdf_around(predictive, targets)
     inside = [((upto >= (1 - level) / 2) & (below < (1 + level) / 2)).double().mean() for level in levels]
     return IntervalCoverage(torch.tensor(levels, dtype=torch.float64), torch.stack(inside))
 

@@ -25,8 +25,7 @@ def ood_auroc(predictive: Predictive, ood: Predictive, measure: str = "total") -
 
     Reference: Hendrycks & Gimpel (2017).
     """
-    _check_same_kind(predictive, ood)
-    return auroc(finite_uncertainty(predictive, measure), finite_uncertainty(ood, measure))
+    return auroc(*_uncertainties(predictive, ood, measure))
 
 
 def auroc(familiar: Tensor, ood: Tensor) -> float:
@@ -48,9 +47,7 @@ def ood_aupr(predictive: Predictive, ood: Predictive, measure: str = "total") ->
     """
     from sklearn.metrics import average_precision_score
 
-    _check_same_kind(predictive, ood)
-    uncertainties = _pooled(finite_uncertainty(predictive, measure), finite_uncertainty(ood, measure))
-    return float(average_precision_score(*uncertainties))
+    return float(average_precision_score(*_pooled(*_uncertainties(predictive, ood, measure))))
 
 
 def ood_fpr95(predictive: Predictive, ood: Predictive, measure: str = "total") -> float:
@@ -65,8 +62,7 @@ def ood_fpr95(predictive: Predictive, ood: Predictive, measure: str = "total") -
 
     Reference: Liang, Li & Srikant (2018).
     """
-    _check_same_kind(predictive, ood)
-    familiar_uncertainty, ood_uncertainty = finite_uncertainty(predictive, measure), finite_uncertainty(ood, measure)
+    familiar_uncertainty, ood_uncertainty = _uncertainties(predictive, ood, measure)
     caught = -(-19 * len(ood_uncertainty) // 20)  # 95 % of the rows, rounded up without the rounding of 0.95
     threshold = ood_uncertainty.sort(descending=True).values[caught - 1]
     return float((familiar_uncertainty >= threshold).double().mean())
@@ -118,12 +114,14 @@ def ood_table(predictive: Predictive, ood: Predictive) -> dict[str, dict[str, fl
     }
 
 
-def _check_same_kind(predictive: Predictive, ood: Predictive) -> None:
+def _uncertainties(predictive: Predictive, ood: Predictive, measure: str) -> tuple[Tensor, Tensor]:
+    """The doubt of familiar rows and of foreign ones, whose predictions have to be of one kind."""
     names = f"{type(predictive).__name__} and {type(ood).__name__}"
     require(
         predictive.kind == ood.kind,
         f"predictions of one kind were needed, both of classes or both of numbers, got {names}",
     )
+    return finite_uncertainty(predictive, measure), finite_uncertainty(ood, measure)
 
 
 def _pooled(familiar: Tensor, ood: Tensor) -> tuple[NumpyArray, NumpyArray]:
@@ -133,8 +131,7 @@ def _pooled(familiar: Tensor, ood: Tensor) -> tuple[NumpyArray, NumpyArray]:
 
 
 def _ratio(predictive: Predictive, ood: Predictive, measure: str) -> float:
-    _check_same_kind(predictive, ood)
-    familiar, far = (float(finite_uncertainty(one, measure).double().mean()) for one in (predictive, ood))
+    familiar, far = (float(values.double().mean()) for values in _uncertainties(predictive, ood, measure))
     if familiar == 0:
         return math.inf if far > 0 else 1.0
     return far / familiar

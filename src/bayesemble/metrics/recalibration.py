@@ -151,11 +151,8 @@ def _need_classes(predictive: Predictive) -> ClassPredictive:
 
 def _averaged(predictive: ClassPredictive) -> ClassPredictive:
     """The averaged prediction as a single member, in double precision."""
-    predictive = predictive.weighed()
-    log_probs = predictive.log_probs.double()
-    log_weights = predictive.weights.double().log().reshape(-1, *[1] * (log_probs.dim() - 1))
-    averaged = torch.logsumexp(log_probs + log_weights, dim=0, keepdim=True)
-    return ClassPredictive(torch.ones_like(predictive.weights[:1]), averaged)
+    averaged = predictive.log_average(predictive.log_probs.double())
+    return ClassPredictive(torch.ones_like(predictive.weights[:1]), averaged[None])
 
 
 def _without_zeros(log_probs: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from bayesemble.predictive import (
     RealPredictive,
     match_targets,
 )
-from bayesemble.predictive.base import check_level
 
 
 def accuracy(predictive: ClassPredictive, targets: Any) -> float:
@@ -60,7 +59,7 @@ def brier(predictive: ClassPredictive, targets: Any) -> float:
 
 def rmse(predictive: RealPredictive, targets: Any) -> float:
     """Root mean squared error of the mean, in units of the target. Lower is better; a few large errors dominate."""
-    return float(_errors(predictive, targets).square().mean().sqrt())
+    return float(predictive.losses(targets).mean().sqrt())
 
 
 def mae(predictive: RealPredictive, targets: Any) -> float:
@@ -71,7 +70,7 @@ def mae(predictive: RealPredictive, targets: Any) -> float:
 
     Reference: Willmott & Matsuura (2005).
     """
-    return float(_errors(predictive, targets).abs().mean())
+    return float((predictive.mean.double() - _target_values(predictive, targets)).abs().mean())
 
 
 def log_predictive_density(predictive: Predictive, targets: Any, kind: str = "mixture") -> float:
@@ -134,7 +133,7 @@ def interval_score(predictive: RealPredictive, targets: Any, level: float = 0.9)
 
     Reference: Gneiting & Raftery (2007), section 6.2.
     """
-    low, high = _interval(predictive, level)
+    low, high = (end.double() for end in predictive.interval(level))
     values = _target_values(predictive, targets)
     missed = (low - values).clamp_min(0) + (values - high).clamp_min(0)
     return float((high - low + 2 / (1 - level) * missed).mean())
@@ -148,7 +147,7 @@ def sharpness(predictive: RealPredictive, level: float = 0.9) -> float:
 
     Reference: Gneiting, Balabdaoui & Raftery (2007).
     """
-    low, high = _interval(predictive, level)
+    low, high = (end.double() for end in predictive.interval(level))
     return float((high - low).mean())
 
 
@@ -164,13 +163,3 @@ def match_counts(predictive: PoissonPredictive, targets: Any) -> Tensor:
 
 def _target_values(predictive: RealPredictive, targets: Any) -> Tensor:
     return match_targets(targets, predictive.member_mean.shape).double()
-
-
-def _errors(predictive: RealPredictive, targets: Any) -> Tensor:
-    return predictive.mean.double() - _target_values(predictive, targets)
-
-
-def _interval(predictive: RealPredictive, level: float) -> tuple[Tensor, Tensor]:
-    check_level(level)
-    low, high = predictive.interval(level)
-    return low.double(), high.double()

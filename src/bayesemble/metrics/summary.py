@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import DataError
-from bayesemble.metrics.calibration import Reliability, reliability
+from bayesemble.metrics.calibration import reliability
 from bayesemble.metrics.ood import auroc
 from bayesemble.metrics.scores import accuracy, brier, coverage, nll, rmse
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
@@ -41,7 +41,9 @@ class Summary:
         if isinstance(predictive, ClassPredictive):
             means |= {"accuracy": accuracy(predictive, targets), "brier": brier(predictive, targets)}
             means["overconfidence"] = float(predictive.probs.amax(-1).double().mean()) - means["accuracy"]
-            self._add_bins(reliability(predictive, targets, bins=_BINS))
+            table = reliability(predictive, targets, bins=_BINS)
+            shares = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)])
+            self.bins.index_add_(1, table.index, shares * table.count)
         elif isinstance(predictive, RealPredictive):
             means |= {"rmse": rmse(predictive, targets) ** 2, "coverage_90": coverage(predictive, targets, 0.9)}
         for name, mean in means.items():
@@ -69,10 +71,6 @@ class Summary:
             if ood:
                 scores[name] = auroc(torch.cat(familiar), torch.cat(ood))
         return scores
-
-    def _add_bins(self, table: Reliability) -> None:
-        totals = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)]) * table.count
-        self.bins.index_add_(1, table.index, totals)
 
     def _keep_uncertainties(self, predictive: Predictive, ood: bool) -> None:
         for name, measure in (("ood_auroc", "total"), ("ood_auroc_epistemic", "epistemic")):

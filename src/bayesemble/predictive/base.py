@@ -10,7 +10,8 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from functools import wraps
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +21,19 @@ from bayesemble.core.arrays import check_finite, numbers
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.html import facts_table
 from bayesemble.core.settings import require
+
+_Own = TypeVar("_Own", bound="Predictive")
+
+
+def unless_kept(compute: Callable[[_Own], Tensor]) -> Callable[[_Own], Tensor]:
+    """A number for each row, unless the prediction is reduced and kept it: what is computed anew breaks exact ties."""
+
+    @wraps(compute)
+    def value(own: _Own) -> Tensor:
+        kept = own.kept.get(compute.__name__)
+        return compute(own) if kept is None else kept
+
+    return value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -121,7 +135,7 @@ class Predictive(ABC):
 
     def log_prob(self, targets: Any) -> Tensor:
         """Log probability (density) of the targets under the mixture, `(row,)`: log sum_m w_m p_m(y|x)."""
-        return self._log_average(self.member_log_prob(targets))
+        return self.log_average(self.member_log_prob(targets))
 
     def member(self, index: int) -> Self:
         """The prediction of one member alone."""
@@ -189,7 +203,8 @@ class Predictive(ABC):
         weights, values = self._weighed(values)
         return torch.tensordot(weights, values, dims=1)
 
-    def _log_average(self, values: Tensor) -> Tensor:
+    def log_average(self, values: Tensor) -> Tensor:
+        """The logarithm of the average over members of what has these logarithms, `(member, ...)`."""
         weights, values = self._weighed(values)
         return torch.logsumexp(values + weights.log().reshape(-1, *[1] * (values.dim() - 1)), dim=0)
 

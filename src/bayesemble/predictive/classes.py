@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayesemble.core.errors import DataError
 from bayesemble.predictive.abstain import Decision, fit_threshold
-from bayesemble.predictive.base import Predictive, as_floats, as_weights, match_targets, sum_outputs
+from bayesemble.predictive.base import Predictive, as_floats, as_weights, match_targets, sum_outputs, unless_kept
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,7 +33,7 @@ class ClassPredictive(Predictive):
     @cached_property
     def probs(self) -> Tensor:
         """Averaged probabilities, `(row, class)`."""
-        return self._log_average(self.log_probs).exp()
+        return self.log_average(self.log_probs).exp()
 
     @property
     def member_probs(self) -> Tensor:
@@ -42,17 +42,15 @@ class ClassPredictive(Predictive):
         return self.log_probs.exp()
 
     @property
+    @unless_kept
     def entropy(self) -> Tensor:
         """Total uncertainty in nats, `(row,)`: H[sum_m w_m p_m]."""
-        if "entropy" in self.kept:  # taken again from rounded logarithms, it would break exact ties
-            return self.kept["entropy"]
         return torch.special.entr(self.probs).sum(-1)
 
     @property
+    @unless_kept
     def expected_entropy(self) -> Tensor:
         """Aleatoric uncertainty in nats, `(row,)`: sum_m w_m H[p_m]."""
-        if "expected_entropy" in self.kept:
-            return self.kept["expected_entropy"]
         return self._average(torch.special.entr(self.log_probs.exp()).sum(-1))
 
     @property
@@ -61,18 +59,18 @@ class ClassPredictive(Predictive):
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
     @property
+    @unless_kept
     def disagreement(self) -> Tensor:
         """The probability that two different members choose different classes, `(row,)`; 0 for one member.
 
         (1 - sum_c q_c^2) / (1 - sum_m w_m^2), where q_c is the weight of the members that choose class c.
         """
-        if "disagreement" in self.kept:
-            return self.kept["disagreement"]
         votes = torch.nn.functional.one_hot(self.log_probs.argmax(-1), self.log_probs.shape[-1])
         shares = self._average(votes.to(self.log_probs.dtype))
         return self._per_pair((1 - shares.square().sum(-1)).clamp_min(0))
 
     @property
+    @unless_kept
     def member_std(self) -> Tensor:
         """Standard deviation of a class probability over the members, mean over classes, `(row,)`; 0 for one member.
 
@@ -80,8 +78,6 @@ class ClassPredictive(Predictive):
 
         Reference: the "model disagreement" of D'Angelo & Fortuin (2021).
         """
-        if "member_std" in self.kept:
-            return self.kept["member_std"]
         return self._per_pair(self._average((self.log_probs.exp() - self.probs).square())).sqrt().mean(-1)
 
     @property

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import DataError
-from bayesemble.predictive.base import Predictive, as_floats, as_weights, check_level, match_targets, sum_outputs
+from bayesemble.predictive.base import (
+    Predictive,
+    as_floats,
+    as_weights,
+    check_level,
+    match_targets,
+    sum_outputs,
+    unless_kept,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,15 +62,15 @@ class RealPredictive(Predictive):
         return self.mean
 
     @property
+    @unless_kept
     def aleatoric(self) -> Tensor:
         """Variance inside the members: sum_m w_m var_m."""
-        return self.kept["aleatoric"] if "aleatoric" in self.kept else self._average(self.member_variance)
+        return self._average(self.member_variance)
 
     @property
+    @unless_kept
     def epistemic(self) -> Tensor:
         """Variance between the members: sum_m w_m (mean_m - mean)^2."""
-        if "epistemic" in self.kept:
-            return self.kept["epistemic"]
         return self._average((self.member_mean - self.mean).square())
 
     @property

@@ -346,8 +346,9 @@ class BoundTask(Task):
             return
         for name, leaf in network_leaves(params).items():
             # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = max(_BLOCK // max(leaf[:1].numel(), 1), 1)
-            parts = [whole.split(rows) for whole in (gradients[name], leaf, *([center[name]] if center else []))]
+            rows = max(_BLOCK * len(leaf) // max(leaf.numel(), 1), 1)
+            wholes = (gradients[name], leaf, *([center[name]] if center else []))
+            parts = [whole.split(rows) if rows < len(leaf) else (whole,) for whole in wholes]
             for gradient, own, *middle in zip(*parts, strict=True):
                 shifted = own - middle[0] if middle else own
                 pull = self.prior.gradient({name: shifted}, self.scales)[name]
@@ -355,7 +356,8 @@ class BoundTask(Task):
 
     def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:
         """The part of `log_joint_gradient` that comes from the data: N / temperature times the gradient, in place."""
-        return {name: gradient.mul_(self.data_factor) for name, gradient in mean_log_likelihood.items()}
+        torch._foreach_mul_(list(mean_log_likelihood.values()), self.data_factor)
+        return mean_log_likelihood
 
     @property
     def data_factor(self) -> float:

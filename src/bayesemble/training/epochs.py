@@ -16,10 +16,9 @@ from torch import Tensor
 from bayesemble.core.errors import BayesembleError, DataError, Interrupted, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.offload import Allocator
-from bayesemble.core.types import Batch, Info
+from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import Method
-from bayesemble.methods.base import Context
 from bayesemble.task.starts import Clones
 from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
@@ -28,6 +27,7 @@ from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.checkpoint import Row
 from bayesemble.training.run_folders.standing import Standing
+from bayesemble.training.steps import Steps
 from bayesemble.training.stopping import StopRequest, stop_requests
 
 logger = logging.getLogger("bayesemble")
@@ -39,14 +39,16 @@ _ADVICE = "lower the learning rate, set clip=1.0"
 def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Plan, progress: bool) -> Run:
     """Go through the epochs that are left; whoever asks for an end gets it after a whole step."""
     ensemble, standing = run.ensemble, run.standing
+    taken = standing.epoch * plan.steps + standing.step
     try:
         with (
             stop_requests(by_sigterm=plan.folder is not None) as request,
             thread_count(ensemble.executor),
-            Progress(plan.epochs, plan.total_steps, standing.epoch * plan.steps + standing.step, progress) as bar,
+            Progress(plan.epochs, plan.total_steps, taken, progress) as bar,
         ):
             bar.say(f"executor: {ensemble.executor} ({ensemble.execution})")
-            run = _through_epochs(run, source, held_out, plan, bar, request)
+            steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken)
+            run = _through_epochs(run, steps, source, held_out, plan, bar, request)
     except TrainingError as error:
         if request.signal is not None:
             raise Interrupted(f"stopped; nothing can be handed back: {error}", None) from error
@@ -63,11 +65,17 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
 
 
 def _through_epochs(
-    run: Run, source: BatchSource, held_out: BatchSource | None, plan: Plan, bar: Progress, request: StopRequest
+    run: Run,
+    steps: Steps,
+    source: BatchSource,
+    held_out: BatchSource | None,
+    plan: Plan,
+    bar: Progress,
+    request: StopRequest,
 ) -> Run:
     rows, saved = run.ensemble.method.member_rows(source.num_data, plan.seed), run
     while not run.standing.trained and request.signal is None:
-        run = _train_epoch(run, source, rows, plan, bar, request)
+        run = _train_epoch(run, steps, source, rows, plan, bar, request)
         if not run.standing.step:
             run = _after_epoch(run, held_out, plan, bar)
         due = run.standing.trained or (not run.standing.step and run.standing.epoch % plan.checkpoint_every == 0)
@@ -93,7 +101,13 @@ def _after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progre
 
 
 def _train_epoch(
-    run: Run, source: BatchSource, rows: Tensor | None, plan: Plan, bar: Progress, request: StopRequest
+    run: Run,
+    take_step: Steps,
+    source: BatchSource,
+    rows: Tensor | None,
+    plan: Plan,
+    bar: Progress,
+    request: StopRequest,
 ) -> Run:
     """Take the steps that are left of an epoch, and add its row to the history.
 
@@ -104,8 +118,7 @@ def _train_epoch(
     before = kept_copy(state, ensemble.task.allocator, "before") if plan.drop else None
     clones = None if epoch or step or ensemble.method.moves_members_apart else Clones(state.members)
     for batch in islice(source.epoch(epoch, plan.batch_size, plan.seed, rows), step, None):
-        context = Context(ensemble.task, ensemble.executor, plan.clock(epoch, step))
-        state, info = _step(ensemble.method, state, batch, context)
+        state, info = _step(take_step, state, batch, plan.clock(epoch, step))
         if clones is not None and not step:
             clones.refuse(state.members)
         told.append(info)
@@ -121,7 +134,9 @@ def _train_epoch(
     else:
         state, standing = _leave_behind(state, before, told, standing)
     standing = replace(standing, step=step, seconds=standing.seconds + time.perf_counter() - start)
-    run = replace(run, ensemble=replace(ensemble, state=state), standing=standing, gathered=told)
+    run = replace(
+        run, ensemble=replace(ensemble, state=state, executor=take_step.executor), standing=standing, gathered=told
+    )
     return run if request.signal is not None and step < plan.steps else _with_row(run)
 
 
@@ -150,10 +165,10 @@ def with_figure(ensemble: Ensemble, name: str, figure: float) -> Ensemble:
     return replace(ensemble, history=[*rows, last | {name: figure}])
 
 
-def _step(method: Method, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
+def _step(take_step: Steps, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
     """One step, or a sentence about the batch of a single row that batch norm cannot take."""
     try:
-        return method.step(state, batch, context)
+        return take_step(state, batch, clock)
     except BayesembleError:
         raise
     except ValueError as error:

@@ -281,7 +281,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> C
 def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor, plan: Plan) -> Run:
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
     refuse_trained(task, batch)
-    state = settled(method.init(task, plan.seed).to(plan.device), task.allocator)
+    state = settled(method.init(task, plan.seed).by_name().to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
         trial = executor.arrange(state.clone())

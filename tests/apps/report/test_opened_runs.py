@@ -10,7 +10,6 @@ import bayesemble as be
 from bayesemble import metrics
 from bayesemble.apps.compare.results import Comparison
 from bayesemble.apps.report.opened_runs import Shown, examples, member_diversity, open_methods
-from bayesemble.core.files import read_json, write_json
 from comparisons import tiny
 
 
@@ -89,29 +88,7 @@ def test_examples_name_the_votes():
     assert disagree[0].inputs == ["8.00", "9.00", "10.00", "11.00"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "image_shape", "found"),
-    [((4, 12), [2, 2, 3], (2, 2, 3)), ((4, 3, 2, 2), [2, 2, 3], (2, 2, 3)), ((4, 5), [2, 2], None)],
-)
-def test_images_of_all_layouts(shape, image_shape, found):
-    inputs = np.arange(float(np.prod(shape))).reshape(shape)
-    agree, _ = examples(with_votes(VOTES, TRUTH, inputs), image_shape, count=1)
-    image = agree[0].image
-    assert (None if image is None else image.shape) == found
-    if len(shape) == 4:
-        assert np.array_equal(image, inputs[0].transpose(1, 2, 0))
-
-
-def test_results_of_older_versions_can_be_opened(compared, tmp_path):
-    """They lack what was added since."""
-    folder, _ = compared
-    copy = tmp_path / "copy"
-    shutil.copytree(folder, copy)
-    content = read_json(copy / "results.json")
-    content["data"] = {"name": "two_moons", "kind": "classification", "num_classes": 2}
-    for row in content["results"]:
-        row["cost"] = {"train_seconds": 1.0}
-        row.pop("notes", None)
-    write_json(copy / "results.json", content)
-    shown, missing = open_methods(copy, Comparison.read(copy))
-    assert (len(shown), missing) == (2, [])
+def test_rows_that_are_coloured_images_are_shown_so():
+    inputs = np.arange(48.0).reshape(4, 12)
+    agree, _ = examples(with_votes(VOTES, TRUTH, inputs), [2, 2, 3], count=1)
+    assert np.array_equal(agree[0].image, inputs[0].reshape(2, 2, 3))

@@ -10,7 +10,7 @@ import torch
 import bayesemble as be
 from bayesemble import metrics
 from bayesemble.diagnostics.plots import plot_scores, plot_size_curve
-from bayesemble.diagnostics.plots.style import as_array, colour, method_look
+from bayesemble.diagnostics.plots.style import as_array, colour, method_axes
 from bayesemble.metrics.curves import size_curve
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -88,9 +88,9 @@ def test_a_method_keeps_its_colour_and_those_without_a_name_have_a_number():
     for label in ("one", None, "one", "two"):
         plot_size_curve(curve(), ax, label=label)
     assert [len(drawn(ax, f"method-{name}")) for name in ("one", "1", "two")] == [4, 2, 2]
-    assert method_look(ax, "one", None) == ("method-one", colour(0))
-    assert method_look(ax, None, None) == ("method-3", colour(3))
-    assert method_look(ax, "two", "#123456") == ("method-two", "#123456")
+    assert method_axes(ax, "one", None) == (ax, "method-one", colour(0))
+    assert method_axes(ax, None, None) == (ax, "method-3", colour(3))
+    assert method_axes(ax, "two", "#123456") == (ax, "method-two", "#123456")
 
 
 def test_the_page_finds_every_part_of_a_method():

@@ -1,6 +1,6 @@
 """Colours that can be told apart, axes that are made when none are given."""
 
-import builtins
+import sys
 
 import pytest
 
@@ -34,13 +34,6 @@ def test_neighbouring_colours_differ_in_lightness_too():
 
 
 def test_a_missing_matplotlib_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def refuse(name, *rest):
-        if name.startswith("matplotlib"):
-            raise ImportError("not here")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(be.MissingExtraError, match=r"bayesemble\[plots\]"):
         style.new_axes()

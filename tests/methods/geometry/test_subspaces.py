@@ -48,20 +48,14 @@ def test_elliptical_slice_sampling_has_the_moments_of_a_gaussian_posterior():
     """A prior Normal(0, 1.5^2) times a Gaussian likelihood: 8 chains, within 4 Monte Carlo standard errors."""
     precision = torch.tensor([[2.0, 0.8], [0.8, 1.0]], dtype=torch.float64)
     shift = torch.tensor([1.0, -0.5], dtype=torch.float64)
-    calls = 0
 
     def log_density(z: torch.Tensor) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
         return -torch.einsum("ni,ij,nj->n", z - shift, precision, z - shift) / 2
 
     covariance = torch.linalg.inv(precision + torch.eye(2, dtype=torch.float64) / 1.5**2)
     mean = covariance @ precision @ shift
     generators = [seeds.generator(1, place) for place in range(8)]
-    draws, evaluations = subspaces.elliptical_slice(
-        log_density, torch.zeros(8, 2, dtype=torch.float64), 1.5, 700, generators
-    )
-    assert evaluations == calls
+    draws = subspaces.elliptical_slice(log_density, torch.zeros(8, 2, dtype=torch.float64), 1.5, 700, generators)
     for values, wanted in (
         (draws, mean),
         ((draws - mean) ** 2, covariance.diagonal()),
@@ -79,7 +73,7 @@ def test_chains_do_not_depend_on_one_another():
 
     def run(places: range) -> torch.Tensor:
         generators = [seeds.generator(2, place) for place in places]
-        return subspaces.elliptical_slice(log_density, torch.zeros(len(places), 2), 1.0, 20, generators)[0]
+        return subspaces.elliptical_slice(log_density, torch.zeros(len(places), 2), 1.0, 20, generators)
 
     together = run(range(3))
     assert together.shape == (3, 20, 2)

@@ -11,7 +11,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from bayesemble.apps.cli.printing import AsJson, err, note, out, resumable, say, say_json, show
+from bayesemble.apps.cli.printing import AsJson, err, note, out, print_table, resumable, say, say_json, show
 from bayesemble.core.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def compare(
     from bayesemble.apps.compare.compare import compare as run
     from bayesemble.apps.compare.request import Request, read_request
 
-    given = {name: context.params[name] for name in context.params if _given(context, name)}
-    asked = {field.name: given[field.name] for field in dataclasses.fields(Request) if field.name in given}
+    names = [field.name for field in dataclasses.fields(Request)]
+    asked = {name: context.params[name] for name in names if _given(context, name)}
     request = dataclasses.replace(Request() if config is None else read_request(config), **asked)
     tell = (lambda words: None) if err.is_terminal else note  # in a terminal a progress bar says more
     with resumable():
@@ -189,10 +189,11 @@ def score(
     if as_json:
         say_json(scores)
         return
-    table = Table("score", "value", "what it says", title=f"{summary.num_rows} rows of {file.name}")
-    for name, value in scores.items():
-        table.add_row(name, f"{value:.4f}", f"{SCORES[name].meaning}; {SCORES[name].direction}")
-    out.print(table)
+    rows = [
+        {"score": name, "value": f"{value:.4f}", "what it says": f"{SCORES[name].meaning}; {SCORES[name].direction}"}
+        for name, value in scores.items()
+    ]
+    print_table(rows, title=f"{summary.num_rows} rows of {file.name}")
 
 
 def comparison_table(comparison: Comparison) -> Table:

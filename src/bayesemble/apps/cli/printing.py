@@ -43,8 +43,13 @@ def show(rows: list[dict[str, str]], as_json: bool) -> None:
     """Print rows as a table, or for machines."""
     if as_json:
         say_json(rows)
-        return
-    table = Table(*rows[0])
+    else:
+        print_table(rows)
+
+
+def print_table(rows: list[dict[str, str]], title: str | None = None) -> None:
+    """Print rows, whose names head the columns."""
+    table = Table(*rows[0], title=title)
     for row in rows:
         table.add_row(*row.values())
     out.print(table)

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from typer.core import TyperCommand
 
-from bayesemble.apps.cli.printing import AsJson, err, note, out, resumable, say, say_json, say_notes
+from bayesemble.apps.cli.printing import AsJson, err, note, print_table, resumable, say, say_json, say_notes
 
 if TYPE_CHECKING:
     from bayesemble.apps.tables.description import TableRequest
@@ -157,11 +156,8 @@ def evaluate(run: Run, file: Scored = None, as_json: AsJson = False) -> None:
         say_json(evaluation.to_json())
         return
     say_notes(evaluation.notes or ())
-    table = Table("score", "value")
-    for name, value in evaluation.scores.items():
-        table.add_row(name, f"{value:.4f}")
     if evaluation.scores:
-        out.print(table)
+        print_table([{"score": name, "value": f"{value:.4f}"} for name, value in evaluation.scores.items()])
     say(evaluation.words)
 
 

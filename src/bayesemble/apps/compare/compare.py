@@ -22,7 +22,7 @@ from bayesemble.apps.compare.pool import Board, perform_all
 from bayesemble.apps.compare.request import Request, parse_methods
 from bayesemble.apps.compare.results import FILE, Comparison, Result
 from bayesemble.apps.compare.source import contents_of
-from bayesemble.core.files import make_folder, write_json
+from bayesemble.core.files import write_json
 from bayesemble.core.settings import require
 from bayesemble.data import Split
 from bayesemble.data.sources import data_name, resolve_data, usual_epochs
@@ -142,6 +142,5 @@ def _timed_epochs(
                 plan["epochs"][label] = pace(method).epochs(plan["seconds"])
             except Exception:  # it fails in its run as well, which tells the reason
                 plan["epochs"][label] = epochs
-    make_folder(root)
     write_json(root / PLAN, plan)
     return dict(plan["epochs"])

@@ -24,7 +24,6 @@ def perform_all(
     """Results of all jobs, in their order.
 
     Args:
-        jobs: The runs.
         processes: How many go side by side, each in a process of its own; 1 runs them here.
         on_result: Called with each job and its result when it is there.
         plugins: What every process has to load first, as for `load_plugins`.
@@ -89,7 +88,8 @@ class Board:
 
     def __init__(self, jobs: list[Job], shown: bool) -> None:
         self.jobs = jobs
-        self.bar: Any = _make_bar() if shown else None
+        self.bar = _make_bar(shown)
+        self.total = self.bar.add_task("all runs", total=len(jobs))
         self.lines: dict[str, Any] = {}
         self.over = threading.Event()
         self.watcher = threading.Thread(target=self._watch, daemon=True)
@@ -98,8 +98,7 @@ class Board:
 
     def count(self) -> None:
         """One more run is finished."""
-        if self.bar is not None:
-            self.bar.advance(self.total)
+        self.bar.advance(self.total)
 
     def look(self) -> None:
         """Bring the lines up to date."""
@@ -114,29 +113,24 @@ class Board:
                 self.bar.update(line, completed=epoch)
 
     def _watch(self) -> None:
-        while not self.over.wait(_WATCH_SECONDS):
+        while not (self.bar.disable or self.over.wait(_WATCH_SECONDS)):
             self.look()
 
     def __enter__(self) -> Self:
-        if self.bar is not None:
-            self.bar.start()
-            self.total = self.bar.add_task("all runs", total=len(self.jobs))
-            self.watcher.start()
+        self.bar.start()
+        self.watcher.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        if self.bar is not None:
-            self.over.set()
-            self.watcher.join()
-            self.bar.stop()
+        self.over.set()
+        self.watcher.join()
+        self.bar.stop()
 
 
-def _make_bar() -> Any:
+def _make_bar(shown: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        return None
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
+    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))

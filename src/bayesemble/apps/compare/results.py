@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import make_folder, read_json, understood, write_json
+from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.settings import validate
 
 FILE = "results.json"
@@ -68,9 +68,10 @@ class Comparison:
         """The results of one method that did not fail, in order of seeds."""
         return [result for result in self.results if result.label == label and result.failure is None]
 
-    def values(self, label: str, name: str) -> list[float]:
-        """A score or cost of one method, for each seed that did not fail."""
-        return [(result.scores | result.cost)[name] for result in self.of(label)]
+    def values(self, label: str, name: str) -> dict[int, float]:
+        """A score or cost of one method by seed, for those that did not fail; empty if it has none."""
+        known = {result.seed: result.scores | result.cost for result in self.of(label)}
+        return {seed: values[name] for seed, values in known.items() if name in values}
 
     def summary(self) -> list[dict[str, Any]]:
         """Mean and standard error over seeds: one row per method. One seed has no standard error.
@@ -84,23 +85,20 @@ class Comparison:
                 reason = next(result.failure for result in self.results if result.label == label)
                 rows.append({"method": label, "failure": reason})
                 continue
-            columns = {name: self.values(label, name) for name in finished[0].scores | finished[0].cost}
+            columns = {name: list(self.values(label, name).values()) for name in finished[0].scores | finished[0].cost}
             means = {name: {"mean": fmean(v), "error": standard_error(v)} for name, v in columns.items()}
             rows.append({"method": label, **means})
         return rows
 
     def write(self, folder: Path) -> None:
         """Write everything as JSON, under its name in one go."""
-        make_folder(folder)
         write_json(folder / FILE, asdict(self) | {"summary": self.summary()})
 
     @staticmethod
     def read(folder: str | Path) -> Comparison:
         """Read what `write` wrote, from the folder or from the file itself."""
         path = Path(folder) if Path(folder).suffix == ".json" else Path(folder) / FILE
-        if not path.is_file():
-            raise CheckpointError(f"{folder} is not the folder of a comparison: it has no {FILE}")
-        content = read_json(path)
+        content = read_json(path, "the folder of a comparison")
         with understood(path, "does not hold a comparison"):
             results = [Result(**row) for row in content["results"]]
             for result in results:

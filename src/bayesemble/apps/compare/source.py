@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bayesemble.core import settings
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import make_folder, read_json, understood, write_json
+from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.settings import setting, validate
 from bayesemble.data import Split
 from bayesemble.data.sources import data_fingerprint, data_stamp, load_data
@@ -75,7 +75,6 @@ class RunSource:
 
     def write(self, folder: Path) -> None:
         """Put it into a run folder."""
-        make_folder(folder)
         write_json(folder / SOURCE, asdict(self))
 
     def check(self, folder: Path) -> None:
@@ -100,9 +99,7 @@ class RunSource:
     def read(folder: Path) -> RunSource:
         """Read it from a run folder."""
         path = folder / SOURCE
-        if not path.is_file():
-            raise CheckpointError(f"{folder} is not a run of the command line: it has no {SOURCE}")
-        content = read_json(path)
+        content = read_json(path, "a run of the command line")
         with understood(path, "does not say where the rows of the run come from"):
             return RunSource(**content)
 

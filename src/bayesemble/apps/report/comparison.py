@@ -62,9 +62,9 @@ def comparison_page(*folders: str | Path) -> str:
     return render(
         "comparison.html",
         title=f"{comparison.data.get('name', 'A comparison')}: {_count(len(rows), 'method')} compared",
-        lead=_lead(comparison, shown),
+        lead=_lead(comparison),
         version=__version__,
-        facts=_facts(comparison, shown),
+        facts=_facts(comparison),
         verdict=verdict(comparison),
         columns=columns,
         rows=rows,
@@ -81,25 +81,16 @@ def comparison_page(*folders: str | Path) -> str:
     )
 
 
-def _lead(comparison: Comparison, shown: list[Shown]) -> str:
+def _lead(comparison: Comparison) -> str:
     data, seeds = comparison.data, _num_seeds(comparison)
-    split = shown[0].split if shown else None
-    train, test = (
-        data.get(name, default) for name, default in zip(("num_train", "num_test"), _rows(split), strict=True)
-    )
-    kind = f"{data['num_classes']} classes" if data.get("num_classes") else "a regression"
-    rows = f"trained on {train:,} rows and judged on {test:,} others" if train and test else "judged on held-out rows"
-    return f"{kind[0].upper()}{kind[1:]}, {rows}, {_count(seeds, 'seed')} each."
+    kind = f"{data['num_classes']} classes" if data["num_classes"] else "A regression"
+    rows = f"trained on {data['num_train']:,} rows and judged on {data['num_test']:,} others"
+    return f"{kind}, {rows}, {_count(seeds, 'seed')} each."
 
 
-def _rows(split: Any) -> tuple[int | None, int | None]:
-    return (None, None) if split is None else (len(split.x_train), len(split.x_test))
-
-
-def _facts(comparison: Comparison, shown: list[Shown]) -> list[tuple[str, str]]:
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     """What was run and at what cost."""
     command, finished = comparison.command, [result for result in comparison.results if result.failure is None]
-    split = shown[0].split if shown else None
     seconds = sum(result.cost.get("train_seconds", 0.0) for result in finished)
     gradients = sum(result.cost.get("gradient_evaluations", 0.0) for result in finished)
     facts = [
@@ -108,7 +99,7 @@ def _facts(comparison: Comparison, shown: list[Shown]) -> list[tuple[str, str]]:
         ("Epochs", command.get("epochs")),
         ("Batch", f"{command['batch_size']} rows" if command.get("batch_size") else None),
         ("Same budget of", command.get("budget")),
-        ("Foreign data", command.get("ood") or (None if split is None or split.x_ood is None else "of the set")),
+        ("Foreign data", command.get("ood") or ("of the set" if comparison.data["ood"] else None)),
         ("Training in all", duration(seconds) if seconds else None),
         ("Gradients in all", f"{gradients:,.0f}" if gradients else None),
     ]

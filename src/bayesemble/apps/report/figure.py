@@ -34,7 +34,14 @@ class Figure(NamedTuple):
     """What is said if it applies to no method; nothing by default."""
 
 
-def draw_together(name: str, draw: DrawOne, shown: Sequence[Shown], labels: Sequence[str]) -> str:
+def by_itself(draw: DrawOne) -> Callable[[Sequence[Shown]], DrawOne]:
+    """Prepare what methods share where they share nothing."""
+    return lambda shown: draw
+
+
+def draw_together(
+    name: str, draw: DrawOne, shown: Sequence[Shown], labels: Sequence[str], size: tuple[float, float] = INCHES
+) -> str:
     """One drawing for all methods. The switches of the page are its legend; labels are those of the comparison."""
 
     def draw_all(ax: Any) -> None:
@@ -42,20 +49,12 @@ def draw_together(name: str, draw: DrawOne, shown: Sequence[Shown], labels: Sequ
             draw(one, ax)
         finish(ax, labels)
 
-    return drawing(name, draw_all, size=INCHES)
+    return drawing(name, draw_all, size=size)
 
 
 def draw_apart(name: str, draw: DrawOne, shown: Sequence[Shown]) -> list[tuple[str, str]]:
     """One small drawing for each method, with its label."""
-
-    def draw_one(one: Shown) -> Callable[[Any], None]:
-        def finished(ax: Any) -> None:
-            draw(one, ax)
-            finish(ax, [])
-
-        return finished
-
-    return [(one.label, drawing(f"{name}-{one.number}", draw_one(one), size=_SMALL_INCHES)) for one in shown]
+    return [(one.label, draw_together(f"{name}-{one.number}", draw, [one], [], _SMALL_INCHES)) for one in shown]
 
 
 def finish(ax: Any, labels: Sequence[str]) -> None:

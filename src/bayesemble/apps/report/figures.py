@@ -13,7 +13,16 @@ import torch
 
 from bayesemble import metrics, plots
 from bayesemble.apps.compare.results import Comparison
-from bayesemble.apps.report.figure import INCHES, DrawOne, Figure, draw_apart, draw_together, finish, several, thinned
+from bayesemble.apps.report.figure import (
+    INCHES,
+    DrawOne,
+    Figure,
+    by_itself,
+    draw_apart,
+    draw_together,
+    several,
+    thinned,
+)
 from bayesemble.apps.report.figures_by_target import FIGURES_OF_CLASSES, FIGURES_OF_NUMBERS, size_curve
 from bayesemble.apps.report.opened_runs import Shown
 from bayesemble.apps.report.page import drawing
@@ -80,18 +89,14 @@ def _draw(figure: Figure, comparison: Comparison, shown: Sequence[Shown], drawn:
 # --- one for all kinds of targets ---
 
 
-def _risk(shown: Sequence[Shown]) -> DrawOne:
-    classes = shown[0].split.num_classes is not None
+def _risk(one: Shown, ax: Any) -> None:
+    classes = one.split.num_classes is not None
     quantity = "Error rate of the kept rows" if classes else "Squared error of the kept rows"
-
-    def draw(one: Shown, ax: Any) -> None:
-        curve = metrics.risk_coverage(one.predictive, one.targets)
-        # The risk of the first few rows is noise.
-        indices = thinned(len(curve.risk), _POINTS_OF_A_LINE, first=len(curve.risk) // 20)
-        some = RiskCoverage(curve.coverage[indices], curve.risk[indices])
-        plots.plot_risk_coverage(some, ax, quantity=quantity, label=one.label, color=one.colour)
-
-    return draw
+    curve = metrics.risk_coverage(one.predictive, one.targets)
+    # The risk of the first few rows is noise.
+    indices = thinned(len(curve.risk), _POINTS_OF_A_LINE, first=len(curve.risk) // 20)
+    some = RiskCoverage(curve.coverage[indices], curve.risk[indices])
+    plots.plot_risk_coverage(some, ax, quantity=quantity, label=one.label, color=one.colour)
 
 
 def _ood(shown: Sequence[Shown]) -> DrawOne:
@@ -118,10 +123,8 @@ def _uncertainty(predictive: Predictive, classes: int | None) -> torch.Tensor:
     return total if classes is not None else total.sqrt().log10()
 
 
-def _forces(shown: Sequence[Shown]) -> DrawOne:
-    return lambda one, ax: plots.plot_forces(
-        thinned_history(one.ensemble.history), ax, label=one.label, color=one.colour
-    )
+def _forces(one: Shown, ax: Any) -> None:
+    plots.plot_forces(thinned_history(one.ensemble.history), ax, label=one.label, color=one.colour)
 
 
 def _pushed(shown: Sequence[Shown]) -> list[Shown]:
@@ -129,7 +132,7 @@ def _pushed(shown: Sequence[Shown]) -> list[Shown]:
 
 
 FIGURES = (
-    Figure("risk", "Risk against coverage", _risk),
+    Figure("risk", "Risk against coverage", by_itself(_risk)),
     Figure(
         "ood",
         "Doubt on known and on foreign data",
@@ -144,7 +147,7 @@ FIGURES = (
         several,
         absent="Scores against ensemble size: every method here is a single network.",
     ),
-    Figure("forces", "Driving and repelling forces", _forces, _pushed),
+    Figure("forces", "Driving and repelling forces", by_itself(_forces), _pushed),
 )
 
 
@@ -193,12 +196,11 @@ def _draw_weights(shown: Sequence[Shown], drawn: Drawn) -> None:
 
 def history_drawing(one: Shown) -> str:
     """The losses of one method over its training."""
+    return draw_together(f"history-{one.number}", _history, [one], labels=[])
 
-    def draw(ax: Any) -> None:
-        plots.plot_history(thinned_history(one.ensemble.history), ax, label=one.label, color=one.colour)
-        finish(ax, [])
 
-    return drawing(f"history-{one.number}", draw, size=INCHES)
+def _history(one: Shown, ax: Any) -> None:
+    plots.plot_history(thinned_history(one.ensemble.history), ax, label=one.label, color=one.colour)
 
 
 def thinned_history(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

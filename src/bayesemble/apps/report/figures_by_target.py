@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from bayesemble import metrics, plots
-from bayesemble.apps.report.figure import DrawOne, Figure, padded, several, thinned
+from bayesemble.apps.compare.source import predict_in_units
+from bayesemble.apps.report.figure import DrawOne, Figure, by_itself, padded, several, thinned
 from bayesemble.apps.report.opened_runs import Shown, member_diversity
 from bayesemble.metrics.curves import Bands, prediction_bands
 from bayesemble.predictive import RealPredictive
@@ -21,38 +22,29 @@ _ENSEMBLE_SIZES = 10
 _MANY_NETWORKS = 12  # from here on their number is drawn on a logarithmic scale
 
 
-def _reliability(shown: Sequence[Shown]) -> DrawOne:
-    def draw(one: Shown, ax: Any) -> None:
-        table = metrics.reliability(one.classes, one.targets, bins=10, min_count=_ROWS_OF_A_FULL_BIN)
-        plots.plot_reliability(table, ax, label=one.label, color=one.colour)
-        ax.set(xlim=(-0.02, 1.05), ylim=(-0.02, 1.05))
-
-    return draw
+def _reliability(one: Shown, ax: Any) -> None:
+    table = metrics.reliability(one.classes, one.targets, bins=10, min_count=_ROWS_OF_A_FULL_BIN)
+    plots.plot_reliability(table, ax, label=one.label, color=one.colour)
+    ax.set(xlim=(-0.02, 1.05), ylim=(-0.02, 1.05))
 
 
-def _confidence(shown: Sequence[Shown]) -> DrawOne:
-    def draw(one: Shown, ax: Any) -> None:
-        curve = metrics.accuracy_against_confidence(one.classes, one.targets)
-        plots.plot_accuracy_against_confidence(curve, ax, label=one.label, color=one.colour)
-        ax.set_ylabel("Accuracy of rows at least that confident")
-
-    return draw
+def _confidence(one: Shown, ax: Any) -> None:
+    curve = metrics.accuracy_against_confidence(one.classes, one.targets)
+    plots.plot_accuracy_against_confidence(curve, ax, label=one.label, color=one.colour)
+    ax.set_ylabel("Accuracy of rows at least that confident")
 
 
-def _diversity(shown: Sequence[Shown]) -> DrawOne:
-    return lambda one, ax: plots.plot_member_diversity(member_diversity(one), ax, label=one.label, color=one.colour)
+def _diversity(one: Shown, ax: Any) -> None:
+    plots.plot_member_diversity(member_diversity(one), ax, label=one.label, color=one.colour)
 
 
-def _pit(shown: Sequence[Shown]) -> DrawOne:
-    return lambda one, ax: plots.plot_pit(
-        metrics.pit(one.numbers, one.targets), ax, bins=10, label=one.label, color=one.colour
-    )
+def _pit(one: Shown, ax: Any) -> None:
+    plots.plot_pit(metrics.pit(one.numbers, one.targets), ax, bins=10, label=one.label, color=one.colour)
 
 
-def _coverage(shown: Sequence[Shown]) -> DrawOne:
-    return lambda one, ax: plots.plot_coverage(
-        metrics.interval_coverage(one.numbers, one.targets), ax, label=one.label, color=one.colour
-    )
+def _coverage(one: Shown, ax: Any) -> None:
+    curve = metrics.interval_coverage(one.numbers, one.targets)
+    plots.plot_coverage(curve, ax, label=one.label, color=one.colour)
 
 
 def _bands(shown: Sequence[Shown]) -> DrawOne:
@@ -64,7 +56,7 @@ def _bands(shown: Sequence[Shown]) -> DrawOne:
     limits = padded([float(seen.min()), float(seen.max())], 0.8)
 
     def draw(one: Shown, ax: Any) -> None:
-        predictive = one.predict(grid)
+        predictive = predict_in_units(one.ensemble, grid, one.split)
         assert isinstance(predictive, RealPredictive)
         bands, data = prediction_bands(predictive, grid), (split.x_train, seen)
         plots.plot_bands(bands, ax, data=data, label=one.label, color=one.colour, input_name="Input (standardised)")
@@ -110,13 +102,13 @@ def size_curve(score: Callable[[Any, Any], float], quantity: str) -> Callable[[S
             ax.set_xscale("log", base=2)
             ax.xaxis.set_major_formatter("{x:.0f}")
 
-    return lambda shown: draw
+    return by_itself(draw)
 
 
 FIGURES_OF_CLASSES = (
-    Figure("reliability", "Reliability", _reliability),
-    Figure("confidence", "Accuracy against confidence", _confidence),
-    Figure("diversity", "Diversity against accuracy", _diversity, several),
+    Figure("reliability", "Reliability", by_itself(_reliability)),
+    Figure("confidence", "Accuracy against confidence", by_itself(_confidence)),
+    Figure("diversity", "Diversity against accuracy", by_itself(_diversity), several),
     Figure(
         "size_score",
         "Accuracy against ensemble size",
@@ -125,8 +117,8 @@ FIGURES_OF_CLASSES = (
     ),
 )
 FIGURES_OF_NUMBERS = (
-    Figure("pit", "Where targets fall in their predicted distribution", _pit, apart=True),
-    Figure("coverage", "Coverage of intervals", _coverage),
+    Figure("pit", "Where targets fall in their predicted distribution", by_itself(_pit), apart=True),
+    Figure("coverage", "Coverage of intervals", by_itself(_coverage)),
     Figure("bands", "Predicted functions", _bands, lambda shown: shown if _has_one_input(shown) else [], apart=True),
     Figure(
         "predictions",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -56,10 +55,6 @@ class Shown:
         """What it predicts, if that is numbers."""
         assert isinstance(self.predictive, RealPredictive)
         return self.predictive
-
-    def predict(self, inputs: Any) -> Predictive:
-        """Predict further rows."""
-        return predict_in_units(self.ensemble, inputs, self.split)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +115,7 @@ def examples(shown: Shown, image_shape: list[int] | None, count: int = 6) -> tup
 def _example(shown: Shown, row: int, image_shape: list[int] | None) -> Example:
     cells = np.asarray(shown.split.x_test[row])
     inputs = [f"{value:.2f}" for value in cells.ravel()[:_INPUTS_SHOWN]]
-    image = None if image_shape is None else _image(cells, image_shape)
+    image = None if image_shape is None else cells.reshape(image_shape)
     predictive, target = shown.predictive, shown.targets[row]
     if isinstance(predictive, ClassPredictive):
         votes = predictive.log_probs[:, row].argmax(-1).bincount()
@@ -131,11 +126,3 @@ def _example(shown: Shown, row: int, image_shape: list[int] | None) -> Example:
     digits = 2 if float(shown.targets.abs().max()) < 100 else 0
     mean, low, high = (f"{float(one):.{digits}f}" for one in (shown.numbers.mean[row], means.min(), means.max()))
     return Example(row, f"{float(target):.{digits}f}", f"{mean} ({low} to {high})", inputs, image)
-
-
-def _image(row: NumpyArray, shape: list[int]) -> NumpyArray | None:
-    """A row as an image (height, width) or (height, width, colour); None where it does not fit."""
-    if row.size != int(np.prod(shape)):
-        return None
-    channels_first = row.ndim == 3 and len(shape) == 3 and row.shape == (shape[2], *shape[:2])
-    return np.moveaxis(row, 0, -1) if channels_first else row.reshape(shape)

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bayesemble.core.errors import MissingExtraError, SettingError
-from bayesemble.core.files import make_folder, write_text
+from bayesemble.core.errors import SettingError
+from bayesemble.core.files import write_text
+from bayesemble.core.lazy import import_extra
 from bayesemble.diagnostics.plots.style import load_pyplot
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -36,18 +37,18 @@ _LOOK: Any = {
 }
 
 
-def drawing(name: str, draw: Callable[..., Any], *, panels: int = 1, size: tuple[float, float] = (4.6, 3.4)) -> str:
-    """An inline drawing: `draw` is called with the axes, one argument for each panel; the name makes its ids unique."""
+def drawing(name: str, draw: Callable[..., Any], *, size: tuple[float, float] = (4.6, 3.4)) -> str:
+    """An inline drawing: `draw` is called with the axes, and the name makes its ids unique."""
     load_pyplot()
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     with rc_context(_LOOK):
-        figure = Figure(figsize=(size[0] * panels, size[1]), layout="constrained")
-        axes = figure.subplots(1, panels, squeeze=False)[0]
-        for part in (figure, *axes):
+        figure = Figure(figsize=size, layout="constrained")
+        ax = figure.subplots()
+        for part in (figure, ax):
             part.patch.set_alpha(0)
-        draw(*axes)
+        draw(ax)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
     return _inline(drawn.getvalue(), name)
@@ -65,19 +66,15 @@ def _inline(text: str, name: str) -> str:
 
 def render(template: str, **context: Any) -> str:
     """Fill a template."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtraError("pages need jinja2, which is not here: pip install 'bayesemble[report]'") from error
+    jinja2 = import_extra("jinja2", "pages need jinja2", "'bayesemble[report]'")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    return environment.get_template(template).render(**context)
+    return str(environment.get_template(template).render(**context))
 
 
 def write(path: Path, text: str) -> None:
     """Write a page under its name in one go; a file that is no page by its name is not replaced."""
     if path.is_file() and path.suffix.lower() not in (".html", ".htm"):
         raise SettingError(f"the page would replace {path}, which is no page by its name; choose another name")
-    make_folder(path.parent)
     write_text(path, text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bayesemble.apps.compare.results import Comparison, standard_error
-from bayesemble.apps.report.verdict import standing, tied_with_best, values_of
+from bayesemble.apps.report.verdict import standing, tied_with_best
 from bayesemble.diagnostics.plots.style import colour
 from bayesemble.metrics.catalogue import SCORES, Score
 
@@ -109,7 +109,7 @@ def _row(comparison: Comparison, label: str, cells: list[Cell]) -> Row:
 
 
 def _cells(comparison: Comparison, name: str) -> dict[str, Cell]:
-    values = {label: list(values_of(comparison, label, name).values()) for label in comparison.labels}
+    values = {label: list(comparison.values(label, name).values()) for label in comparison.labels}
     means = {label: fmean(some) for label, some in values.items() if some}
     decimals = _decimals(name, list(means.values()))
     best: str | None = None

@@ -72,7 +72,7 @@ def verdict(comparison: Comparison) -> Verdict:
         mean = number(mean_of(comparison, best, "nll"))
         words = [f"Only {best} finished, with an NLL of {mean} nats per row: there is nothing to compare it with."]
         return Verdict(best, best, (), (*words, *_warnings(comparison, best, ranked), *failures))
-    if max(len(values_of(comparison, label, "nll")) for label in ranked) == 1:
+    if max(len(comparison.values(label, "nll")) for label in ranked) == 1:
         return Verdict(best, best, (), (*_one_seed(comparison, ranked), *failures))
     tied = tied_with_best(comparison, "nll")
     close = [label for label in tied if difference(comparison, best, label, "nll").mean < HARMLESS_NATS]
@@ -81,21 +81,15 @@ def verdict(comparison: Comparison) -> Verdict:
     return Verdict(use, best, tied, (*words, *_warnings(comparison, use, ranked), *failures))
 
 
-def values_of(comparison: Comparison, label: str, name: str) -> dict[int, float]:
-    """A score or cost of one method by seed, where it is there."""
-    values = {result.seed: (result.scores | result.cost).get(name) for result in comparison.of(label)}
-    return {seed: value for seed, value in values.items() if value is not None}
-
-
 def mean_of(comparison: Comparison, label: str, name: str) -> float:
     """Mean over seeds; NaN where there are none."""
-    values = values_of(comparison, label, name)
+    values = comparison.values(label, name)
     return fmean(values.values()) if values else math.nan
 
 
 def difference(comparison: Comparison, one: str, other: str, name: str) -> Difference:
     """How much better one method is than another in a score, over the seeds that both have."""
-    mine, theirs = (values_of(comparison, label, name) for label in (one, other))
+    mine, theirs = (comparison.values(label, name) for label in (one, other))
     seeds = sorted(mine.keys() & theirs.keys())
     loss = SCORES[name].loss
     gaps = [loss(theirs[seed]) - loss(mine[seed]) for seed in seeds]
@@ -107,11 +101,11 @@ def difference(comparison: Comparison, one: str, other: str, name: str) -> Diffe
 
 def standing(comparison: Comparison, name: str) -> list[str]:
     """The methods from the best to the worst mean; those that failed with a seed come after those that did not."""
-    seeds = {label: len(values_of(comparison, label, name)) for label in comparison.labels}
+    seeds = {label: len(comparison.values(label, name)) for label in comparison.labels}
     there = [label for label in comparison.labels if seeds[label]]
 
     def place(label: str) -> tuple[int, float]:
-        return -seeds[label], fmean(map(SCORES[name].loss, values_of(comparison, label, name).values()))
+        return -seeds[label], fmean(map(SCORES[name].loss, comparison.values(label, name).values()))
 
     return sorted(there, key=place)
 
@@ -122,8 +116,8 @@ def tied_with_best(comparison: Comparison, name: str) -> tuple[str, ...]:
     if not ranked:
         return ()
     best, *others = ranked
-    enough = len(values_of(comparison, best, name))
-    some = [label for label in others if len(values_of(comparison, label, name)) == enough > 1]
+    enough = len(comparison.values(best, name))
+    some = [label for label in others if len(comparison.values(label, name)) == enough > 1]
     return tuple(label for label in some if not difference(comparison, best, label, name).clear)
 
 

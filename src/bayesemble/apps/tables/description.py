@@ -11,7 +11,7 @@ from typing import Any
 from bayesemble.apps.tables.evaluation import Evaluation
 from bayesemble.core import settings
 from bayesemble.core.errors import CheckpointError
-from bayesemble.core.files import make_folder, read_json, understood, write_json
+from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.settings import require, setting, validate
 from bayesemble.data.schema import TASKS, Schema
 from bayesemble.estimators.recipe import Recipe
@@ -92,7 +92,6 @@ class Description:
 
     def write(self, folder: Path) -> None:
         """Put it into a run folder; it appears when it is complete."""
-        make_folder(folder)
         write_json(folder / TABLE, self.to_json())
 
 
@@ -165,9 +164,7 @@ def _parse_request(values: dict[str, Any], path: Path) -> TableRequest:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise CheckpointError(f"{path.parent} is not a run of `bayesemble fit`: it has no {path.name}")
-    values = read_json(path)
+    values = read_json(path, "a run of `bayesemble fit`")
     if values.get("format") != 1:
         raise CheckpointError(f"{path} is not of `bayesemble fit`, or of a version that this one cannot read")
     return values

@@ -73,7 +73,6 @@ def fit_table(
 
     Args:
         request: What to learn, from which file, and how.
-        out: The run folder.
         progress: Show a progress bar, if there is a terminal.
         say: Called with lines about the rows before training.
     """
@@ -189,7 +188,6 @@ def predict_table(
     """Write a prediction of every row of a file, in parts of bounded size.
 
     Args:
-        run: The run.
         file: CSV or Parquet; the target is not needed.
         out: CSV or Parquet, by its name.
         level: Probability of the interval from `low` to `high`.

@@ -100,18 +100,12 @@ def _chain(module: nn.Module) -> list[_Layer]:
             )
     if len(found) < 2:
         raise ModelError("this network has no hidden layer whose units could be matched; leave out align=True")
-    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
 
     def leaves(names: list[str]) -> tuple[str, ...]:
-        inside = [f"{name}.{leaf}" for name in names for leaf, _ in _named_leaves(module.get_submodule(name))]
-        return tuple(name for name in inside if tensors[name].dim() > 0)
+        states = {name: module.get_submodule(name).state_dict() for name in names}
+        return tuple(f"{name}.{leaf}" for name in names for leaf, values in states[name].items() if values.dim() > 0)
 
     return [_Layer(names[0], leaves(names)) for names in found]
-
-
-def _named_leaves(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from layer.named_parameters(recurse=False)
-    yield from layer.named_buffers(recurse=False)
 
 
 def _in_order(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:

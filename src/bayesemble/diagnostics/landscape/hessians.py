@@ -13,7 +13,6 @@ Reference: Hutchinson (1989), "A stochastic estimator of the trace of the influe
 
 from __future__ import annotations
 
-import importlib
 import math
 import warnings
 from collections.abc import Iterator
@@ -26,10 +25,11 @@ from scipy.sparse.linalg import ArpackNoConvergence, eigsh
 from torch import Tensor, nn
 
 from bayesemble.core import seeds
-from bayesemble.core.errors import MissingExtraError, ModelError
+from bayesemble.core.errors import ModelError
 from bayesemble.core.settings import require
 from bayesemble.diagnostics.landscape import measure
 from bayesemble.methods.laplace.gauss_newton import Network
+from bayesemble.methods.laplace.kronecker import Batches, curvlinops
 from bayesemble.task.task import BoundTask
 from bayesemble.training.batches import as_source
 from bayesemble.training.ensemble import Ensemble
@@ -76,7 +76,9 @@ def sharpness(
     require(steps > top, f"steps must be more than top, got steps={steps} for top={top}")
     require(samples >= 1, f"samples is a number from 1, got {samples}")
     measured = measure.measure(ensemble, [members], data)
-    rows = _Rows(ensemble.task, data, members.weights.device)
+    source = as_source(data, ensemble.task.dtype, _BATCH_SIZE, shuffle=False).checked(ensemble.task, training=False)
+    source = source.to(members.weights.device)
+    rows = Batches(lambda: ((batch.inputs, batch.targets) for batch in source.in_order(_BATCH_SIZE)))
     values, traces = [], []
     for index, (params, buffers) in enumerate(members.split()):
         network = Network(ensemble.task, params, buffers, tuple(params))
@@ -105,15 +107,15 @@ def _eigenvalues(hessian: Any, top: int, steps: int, generator: torch.Generator)
 
 def _traces(hessian: Any, samples: int, seed: int) -> Tensor:
     """Hutchinson's estimate from each random vector alone, `(sample,)`: one product is in memory at a time."""
-    estimate = _package().hutchinson_trace
+    estimate = curvlinops("sharpness").hutchinson_trace
     with seeds.TorchStream(seed):  # the package takes no generator
         return torch.stack([estimate(hessian, 1).cpu().double() for _ in range(samples)])
 
 
-def _hessian(network: Network, rows: _Rows) -> Any:
+def _hessian(network: Network, rows: Batches) -> Any:
     """The Hessian of the mean loss of one member, as a linear operator of the package."""
     losses = _Losses(network)
-    return _package().HessianLinearOperator(
+    return curvlinops("sharpness").HessianLinearOperator(
         losses,
         _Mean(),
         list(losses.parameters()),
@@ -149,17 +151,6 @@ class _Mean(nn.Module):
         return losses.mean()
 
 
-class _Rows:
-    """Batches that can be gone through again and again, as the package wants them."""
-
-    def __init__(self, task: BoundTask, data: Any, device: torch.device) -> None:
-        self.source = as_source(data, task.dtype, _BATCH_SIZE, shuffle=False).checked(task, training=False).to(device)
-
-    def __iter__(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
-        for batch in self.source.in_order(_BATCH_SIZE):
-            yield {"inputs": batch.inputs, "targets": batch.targets}, batch.targets
-
-
 @contextmanager
 def _explained(task: BoundTask) -> Iterator[None]:
     """Say in a sentence that a layer cannot be differentiated twice as the package does it."""
@@ -172,16 +163,4 @@ def _explained(task: BoundTask) -> Iterator[None]:
             raise ModelError(
                 f"the Hessian of {type(task.module).__name__} cannot be worked out, as a layer lacks forward-mode "
                 f"derivatives or a rule for vmap: {str(error).strip().splitlines()[0]}"
-            ) from error
-
-
-def _package() -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of what the package itself imports
-        try:
-            return importlib.import_module("curvlinops")
-        except ImportError as error:
-            raise MissingExtraError(
-                f"sharpness needs the package curvlinops-for-pytorch ({error}); pip install 'bayesemble[laplace]' and "
-                "pip install --no-deps curvlinops-for-pytorch"
             ) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from bayesemble.core.errors import DataError
 from bayesemble.core.members import Members
 from bayesemble.core.settings import require
-from bayesemble.core.types import Batch, Leaves
+from bayesemble.core.types import Leaves
 from bayesemble.methods.geometry import batch_norm
 from bayesemble.predictive import Predictive, match_targets
 from bayesemble.training.batches import as_source
@@ -85,16 +85,14 @@ def refreshed(ensemble: Ensemble, networks: Members, train: Any, batch_size: int
             "train=(x, y), with which they are measured again for every other network"
         )
     source = as_source(train, ensemble.task.dtype, batch_size, shuffle=False).checked(ensemble.task, training=False)
-
-    def rows() -> Iterator[Batch]:
-        return source.in_order(batch_size)
-
-    return batch_norm.refreshed(ensemble.task, networks, rows, ensemble.executor)
+    return batch_norm.refreshed(ensemble.task, networks, lambda: source.in_order(batch_size), ensemble.executor)
 
 
 def measure(ensemble: Ensemble, parts: Iterable[Members], data: Any, *, references: Members | None = None) -> Measured:
     """Loss, error and difference from references of networks, which come in parts that fit into memory."""
-    known = [] if references is None else [_answers(one) for one, _ in _predictions(ensemble, references, data)]
+    known = []
+    if references is not None:
+        known = [_answers(one) for one, _ in as_ensemble(ensemble, references).predictions(data)]
     return Measured.concat([_measure_part(ensemble, part, data, known) for part in parts])
 
 
@@ -102,7 +100,7 @@ def _measure_part(ensemble: Ensemble, networks: Members, data: Any, known: list[
     loss = torch.zeros(networks.num_members, dtype=torch.float64)
     error, difference = torch.zeros_like(loss), loss.new_zeros(len(loss), len(known[0]) if known else 0)
     rows, count, classes = 0, 0, True
-    for number, (predictive, targets) in enumerate(_predictions(ensemble, networks, data)):
+    for number, (predictive, targets) in enumerate(as_ensemble(ensemble, networks).predictions(data)):
         answers, classes = _answers(predictive), predictive.kind == "classes"
         log_prob = predictive.member_log_prob(targets).double()
         loss -= log_prob.sum(1)
@@ -114,10 +112,6 @@ def _measure_part(ensemble: Ensemble, networks: Members, data: Any, known: list[
     if not classes:
         error, difference = error.sqrt(), difference.sqrt()
     return Measured(loss / rows, error, difference, classes)
-
-
-def _predictions(ensemble: Ensemble, networks: Members, data: Any) -> Iterator[tuple[Predictive, Tensor]]:
-    return as_ensemble(ensemble, networks).predictions(data)
 
 
 def _answers(predictive: Predictive) -> Tensor:

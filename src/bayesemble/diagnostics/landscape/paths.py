@@ -11,6 +11,7 @@ Reference: Garipov et al. (2018), "Loss surfaces, mode connectivity, and fast en
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import DataError
 from bayesemble.core.members import Members
 from bayesemble.core.settings import require
-from bayesemble.core.types import Batch, Leaves, TrainingData
+from bayesemble.core.types import Leaves, TrainingData
 from bayesemble.diagnostics.landscape import measure
 from bayesemble.diagnostics.landscape.align import aligned
 from bayesemble.execute.executor import thread_count
@@ -125,12 +126,8 @@ def path(
 def _training_rows(ensemble: Ensemble, train: Any, batch_size: int, seed: int) -> TrainingData:
     """Go through the training rows, each time in another order."""
     source = as_source(train, ensemble.task.dtype, batch_size).checked(ensemble.task, training=True)
-    passes = iter(range(1 << 62))
-
-    def rows() -> Iterator[Batch]:
-        return source.epoch(next(passes), batch_size, seed)
-
-    return rows
+    passes = itertools.count()
+    return lambda: source.epoch(next(passes), batch_size, seed)
 
 
 def _along(

@@ -1,6 +1,7 @@
 """Figures: every function draws one result, `plot_x(result, ax=None) -> ax`.
 
-They need the extra `plots`.
+They draw on the axes `ax`, or on those of a new figure. What may stand beside the same of other methods takes `label`,
+the name of the method, and `color`, which is the next one if none is given. They need the extra `plots`.
 """
 
 from bayesemble.diagnostics.plots.calibration import plot_coverage as plot_coverage

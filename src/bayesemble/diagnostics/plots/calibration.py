@@ -11,11 +11,10 @@ from bayesemble.diagnostics.plots.style import (
     GREY,
     as_array,
     draw_diagonal,
-    draw_legend,
     is_drawn,
     mark,
-    method_look,
-    new_axes,
+    method_axes,
+    with_legend,
 )
 
 if TYPE_CHECKING:
@@ -37,12 +36,8 @@ def plot_reliability(
 
     Args:
         table: The result of `bayesemble.metrics.reliability`.
-        ax: Axes to draw on; None makes new ones.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     confidence, accuracy, count = (as_array(values) for values in (table.confidence, table.accuracy, table.count))
     draw_diagonal(ax)
     lines = ax.plot(confidence, accuracy, color=color, linewidth=1.2, label=label)
@@ -51,8 +46,7 @@ def plot_reliability(
     mark(group, [*lines, points])
     ax.set(xlabel="Confidence (probability)", ylabel="Accuracy (share of rows)")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    draw_legend(ax, "upper left")
-    return ax
+    return with_legend(ax, "upper left")
 
 
 def plot_coverage(
@@ -62,19 +56,14 @@ def plot_coverage(
 
     Args:
         curve: The result of `bayesemble.metrics.curves.interval_coverage`.
-        ax: Axes to draw on; None makes new ones.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     draw_diagonal(ax)
     level, observed = as_array(curve.level), as_array(curve.observed)
     mark(group, ax.plot(level, observed, marker="o", markersize=3, color=color, label=label))
     ax.set(xlabel="Level of the interval (probability)", ylabel="Targets inside (share)")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-    draw_legend(ax, "upper left")
-    return ax
+    return with_legend(ax, "upper left")
 
 
 def plot_pit(
@@ -86,16 +75,12 @@ def plot_pit(
 
     Args:
         values: The result of `bayesemble.metrics.pit`, of any shape.
-        ax: Axes to draw on; None makes new ones.
         bins: Number of bins.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
     shares = as_array(values)
     sensible = shares.size > 0 and bool(((shares >= 0) & (shares <= 1)).all())
     require(sensible, "PIT values are probabilities in [0, 1], at least one of them; see bayesemble.metrics.pit")
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     if not is_drawn(ax, "reference"):
         mark("reference", [ax.axhline(1.0, color=GREY, linestyle=":", linewidth=1)])
     heights, edges = np.histogram(shares, bins=bins, range=(0.0, 1.0), density=True)
@@ -103,5 +88,4 @@ def plot_pit(
     outline = ax.stairs(heights, edges, color=color, linewidth=1.5, label=label)
     mark(group, [fill, outline])
     ax.set(xlabel="PIT value (probability)", ylabel="Density (1 if calibrated)", xlim=(0.0, 1.0))
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bayesemble.core.settings import require
-from bayesemble.diagnostics.plots.style import as_array, colour, draw_legend, mark, method_look, new_axes, whole_ticks
+from bayesemble.diagnostics.plots.style import as_array, colour, mark, method_axes, new_axes, whole_ticks, with_legend
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -28,21 +28,16 @@ def plot_size_curve(
 
     Args:
         curve: The result of `bayesemble.metrics.curves.size_curve`.
-        ax: Axes to draw on; None makes new ones.
         quantity: What the score is, with its unit: "NLL (nats per row)".
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     size, mean, std = (as_array(values) for values in (curve.size, curve.mean, curve.std))
     lines = ax.plot(size, mean, marker="o", markersize=4, color=color, label=label)
     band = ax.fill_between(size, mean - std, mean + std, color=color, alpha=0.2, linewidth=0)
     mark(group, [*lines, band])
     whole_ticks(ax)
     ax.set(xlabel="Ensemble size (members)", ylabel=quantity)
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)
 
 
 def plot_scores(
@@ -60,7 +55,6 @@ def plot_scores(
         rows: One per method, `{"method": name, score: {"mean": ..., "error": ...}}`, as `Comparison.summary()` gives
             them; an error of None is not drawn.
         score: Which score.
-        ax: Axes to draw on; None makes new ones.
         quantity: What the score is, with its unit; None takes its name.
         higher_is_better: Whether the largest value is the best one.
         colors: The colour of each method; others take the next one.

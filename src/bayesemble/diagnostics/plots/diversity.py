@@ -9,7 +9,7 @@ import torch
 from bayesemble.core.settings import require
 from bayesemble.diagnostics.landscape.diversity import DiversityAccuracy, independent_limit, perturbed_limit
 from bayesemble.diagnostics.landscape.neighbourhoods import SubspaceEnsembles
-from bayesemble.diagnostics.plots.style import GREY, as_array, colour, draw_legend, mark, method_look, new_axes
+from bayesemble.diagnostics.plots.style import GREY, as_array, colour, mark, method_axes, new_axes, with_legend
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -82,12 +82,8 @@ def plot_member_diversity(
 
     Args:
         result: The result of `bayesemble.landscape.diversity_accuracy`, or of the members of a prediction.
-        ax: Axes to draw on; None makes new ones.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     accuracy, apart = (torch.cat(list(some.values())).double() for some in (result.accuracy, result.disagreement))
     wrong = accuracy < 1
     accuracy, apart = accuracy[wrong], apart[wrong]
@@ -104,5 +100,4 @@ def plot_member_diversity(
     mark(group, drawn)
     ax.set(xlabel="Accuracy (share of rows)", ylabel="Disagreement / error rate")
     ax.set_ylim(bottom=0)
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)

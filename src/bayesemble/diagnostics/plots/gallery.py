@@ -24,7 +24,6 @@ def plot_gallery(images: Any, words: Sequence[str], ax: Axes | None = None, *, c
         images: `(image, height, width)` in grey, or `(image, height, width, 3)` in colours, of any scale; the smallest
             number of all is drawn black, the largest white.
         words: One text per image.
-        ax: Axes to draw on; None makes new ones.
         columns: Images in a row.
     """
     shades = _shades(images)

@@ -34,7 +34,6 @@ def plot_plane(
 
     Args:
         result: What `plane` or `radial_plane` gave.
-        ax: Axes to draw on; None makes a figure.
         what: The quantity.
         reference: For the difference: from which of the members that span the plane, counted from 0.
     """

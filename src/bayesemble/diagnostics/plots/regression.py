@@ -8,12 +8,11 @@ from bayesemble.diagnostics.plots.style import (
     GREY,
     as_array,
     draw_diagonal,
-    draw_legend,
     entry,
     is_drawn,
     mark,
-    method_look,
-    new_axes,
+    method_axes,
+    with_legend,
 )
 
 if TYPE_CHECKING:
@@ -37,15 +36,11 @@ def plot_bands(
 
     Args:
         bands: The result of `bayesemble.metrics.curves.prediction_bands` with the inputs as positions.
-        ax: Axes to draw on; None makes new ones.
         data: Points `(x, y)`, drawn once for all methods.
         input_name: What the input is, with its unit.
         target_name: What the target is, with its unit.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     position, mean = as_array(bands.position), as_array(bands.mean)
     drawn: list[Artist] = [*ax.plot(position, mean, color=color, linewidth=1.8, label=entry(label, "mean"))]
     for number, (name, low, high) in enumerate(
@@ -62,8 +57,7 @@ def plot_bands(
         x, y = (as_array(values).ravel() for values in data)
         mark("data", ax.plot(x, y, linestyle="", marker=".", markersize=4, color=GREY, zorder=3, label="data"))
     ax.set(xlabel=input_name, ylabel=target_name)
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)
 
 
 def plot_predictions(
@@ -78,13 +72,9 @@ def plot_predictions(
 
     Args:
         bands: The result of `bayesemble.metrics.curves.prediction_bands` with the targets as positions.
-        ax: Axes to draw on; None makes new ones.
         target_name: What the target is, with its unit.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     position, mean = as_array(bands.position), as_array(bands.mean)
     draw_diagonal(ax, float(position[0]))
     words = entry(label, f"mean and {bands.names[-1]}")
@@ -93,5 +83,4 @@ def plot_predictions(
     bars = ax.vlines(position, as_array(bands.low)[-1], as_array(bands.high)[-1], color=color, alpha=0.4, linewidth=1)
     mark(group, [*points, bars])
     ax.set(xlabel=f"True {target_name}", ylabel=f"Predicted {target_name}")
-    draw_legend(ax, "upper left")
-    return ax
+    return with_legend(ax, "upper left")

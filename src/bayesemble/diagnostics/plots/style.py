@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from bayesemble.core.arrays import NumpyArray, numbers
-from bayesemble.core.errors import MissingExtraError
+from bayesemble.core.lazy import import_extra
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -51,25 +51,20 @@ def new_axes(ax: Axes | None = None, width: float = 5.0, height: float = 3.8) ->
 
 def load_pyplot() -> Any:
     """Import matplotlib, or say which extra has it."""
-    try:
-        import matplotlib.pyplot
-    except ImportError as error:
-        raise MissingExtraError(
-            "figures need matplotlib, which is not here: pip install 'bayesemble[plots]'"
-        ) from error
-    return matplotlib.pyplot
+    return import_extra("matplotlib.pyplot", "figures need matplotlib", "'bayesemble[plots]'")
 
 
-def method_look(ax: Axes, label: str | None, color: str | None) -> tuple[str, str]:
-    """The group id and the colour of a method: its own if it has been drawn before, else the next one.
+def method_axes(ax: Axes | None, label: str | None, color: str | None) -> tuple[Axes, str, str]:
+    """Axes to draw a method on, its group id and its colour: its own if it has been drawn before, else the next one.
 
     A method without a name is called by its number.
     """
+    ax = new_axes(ax)
     groups = (child.get_gid() or "" for child in ax.get_children())
     known = list(dict.fromkeys(group for group in groups if group.startswith("method-")))
     group = f"method-{len(known) if label is None else label}"
     number = known.index(group) if group in known else len(known)
-    return group, color or colour(number)
+    return ax, group, color or colour(number)
 
 
 def mark(group: str, artists: Iterable[Artist]) -> None:
@@ -95,16 +90,17 @@ def entry(label: str | None, part: str) -> str:
     return part if label is None else f"{label}: {part}"
 
 
-def draw_legend(ax: Axes, location: str = "best") -> None:
+def with_legend(ax: Axes, location: str = "best") -> Axes:
     """Draw the legend anew, if anything has a name; each entry belongs to the method it names."""
     handles, _ = ax.get_legend_handles_labels()
     if not handles:
-        return
+        return ax
     look: dict[str, Any] = {"loc": location, "frameon": False, "fontsize": "small"}
     legend = ax.legend(**look)
     for handle, icon, text in zip(handles, legend.legend_handles, legend.get_texts(), strict=True):
         first: Any = handle[0] if isinstance(handle, tuple) else handle  # bars come as one tuple
         mark(first.get_gid(), [text] if icon is None else [icon, text])
+    return ax
 
 
 def whole_ticks(ax: Axes) -> None:

@@ -12,12 +12,11 @@ from bayesemble.core.settings import require
 from bayesemble.diagnostics.plots.style import (
     as_array,
     colour,
-    draw_legend,
     entry,
     mark,
-    method_look,
-    new_axes,
+    method_axes,
     whole_ticks,
+    with_legend,
 )
 
 if TYPE_CHECKING:
@@ -38,13 +37,9 @@ def plot_history(
 
     Args:
         history: One row per epoch: `ensemble.history`.
-        ax: Axes to draw on; None makes new ones.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
     epochs, losses = _per_member(history, "loss")
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     members = ax.plot(epochs, losses, color=color, linewidth=0.8, alpha=0.6)
     members[0].set_label(entry(label, "training, each member"))
     mark(group, members)
@@ -55,8 +50,7 @@ def plot_history(
         mark(group, ax.plot(epochs, losses, color=color, linestyle="--", linewidth=1.8, label=words))
     whole_ticks(ax)
     ax.set(xlabel="Epoch", ylabel="Loss (nats per row)")
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)
 
 
 def plot_forces(
@@ -73,13 +67,9 @@ def plot_forces(
 
     Args:
         history: One row per epoch, of a method whose members repel: `ensemble.history`.
-        ax: Axes to draw on; None makes new ones.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
     found = {key: _per_member(history, key) for key in FORCES}
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     for key, (epochs, norms) in found.items():
         name, style = FORCES[key]
         lines = ax.plot(epochs, norms.mean(1), color=color, linestyle=style, label=entry(label, name))
@@ -89,8 +79,7 @@ def plot_forces(
         ax.set_yscale("log")
     whole_ticks(ax)
     ax.set(xlabel="Epoch", ylabel="Length of the force (nats per unit)")
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)
 
 
 def plot_weights(
@@ -104,7 +93,6 @@ def plot_weights(
 
     Args:
         weights: Weights `(member,)` by name: `{"equal": ..., "evidence": ..., "stacking": ...}`.
-        ax: Axes to draw on; None makes new ones.
         label: Name of the method whose members they are.
         color: Its colour, lighter for each further way; None takes a colour for each way.
     """
@@ -114,8 +102,7 @@ def plot_weights(
         len(sizes) == 1 and all(some.ndim == 1 for some in values.values()),
         f"one weight per member was needed, got { ({name: some.shape for name, some in values.items()}) }",
     )
-    ax = new_axes(ax)
-    group, _ = method_look(ax, label, color)
+    ax, group, _ = method_axes(ax, label, color)
     width, positions = 0.8 / len(values), np.arange(sizes.pop())
     for number, (name, some) in enumerate(values.items()):
         look = colour(number) if color is None else color
@@ -125,8 +112,7 @@ def plot_weights(
         mark(group, bars)
     whole_ticks(ax)
     ax.set(xlabel="Member", ylabel="Weight (share)")
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)
 
 
 def _per_member(history: Sequence[Mapping[str, Any]], key: str) -> tuple[NumpyArray, NumpyArray]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayesemble.core.settings import require
-from bayesemble.diagnostics.plots.style import as_array, draw_legend, entry, mark, method_look, new_axes
+from bayesemble.diagnostics.plots.style import as_array, entry, mark, method_axes, with_legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,13 +32,10 @@ def plot_entropy(
     Args:
         known: Uncertainty of rows like those trained on, as `Predictive.uncertainty` gives it.
         ood: Uncertainty of rows of another kind, foreign to the training data.
-        ax: Axes to draw on; None makes new ones.
         bins: Number of bins from 0 to the largest uncertainty, or their edges, the same for all methods;
             rows beyond count in the outer bins.
         quantity: What the uncertainty is.
         unit: Its unit.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
     parts = [("known data", as_array(known).ravel())]
     if ood is not None:
@@ -46,8 +43,7 @@ def plot_entropy(
     require(all(len(values) for _, values in parts), "the uncertainty of at least one row was needed, got none")
     largest = max(values.max() for _, values in parts)
     edges = np.linspace(0, largest if largest > 0 else 1, bins + 1) if isinstance(bins, int) else np.asarray(bins)
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     for name, values in parts:
         heights, _ = np.histogram(values.clip(edges[0], edges[-1]), bins=edges, density=True)
         style = "--" if name == "foreign data" else "-"
@@ -56,8 +52,7 @@ def plot_entropy(
         if name == "known data":
             mark(group, [ax.stairs(heights, edges, fill=True, color=color, alpha=0.15)])
     ax.set(xlabel=f"{quantity} ({unit})", ylabel=f"Density (1/{unit})")
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)
 
 
 def plot_accuracy_against_confidence(
@@ -67,19 +62,14 @@ def plot_accuracy_against_confidence(
 
     Args:
         curve: The result of `bayesemble.metrics.accuracy_against_confidence`.
-        ax: Axes to draw on; None makes new ones.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
 
     Reference: Lakshminarayanan, Pritzel & Blundell (2017), figure 6.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     threshold, accuracy = as_array(curve.threshold), as_array(curve.accuracy)
     mark(group, ax.plot(threshold, accuracy, marker="o", markersize=4, color=color, label=label))
     ax.set(xlabel="Confidence threshold τ (probability)", ylabel="Accuracy of rows with confidence ≥ τ (share)")
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)
 
 
 def plot_risk_coverage(
@@ -94,14 +84,9 @@ def plot_risk_coverage(
 
     Args:
         curve: The result of `bayesemble.metrics.risk_coverage`.
-        ax: Axes to draw on; None makes new ones.
         quantity: What the risk is, with its unit; of numbers it is the mean squared error.
-        label: Name of the method.
-        color: Its colour; None takes the next one.
     """
-    ax = new_axes(ax)
-    group, color = method_look(ax, label, color)
+    ax, group, color = method_axes(ax, label, color)
     mark(group, ax.plot(as_array(curve.coverage), as_array(curve.risk), color=color, label=label))
     ax.set(xlabel="Rows kept (share)", ylabel=quantity, xlim=(0.0, 1.02))
-    draw_legend(ax)
-    return ax
+    return with_legend(ax)

@@ -83,23 +83,15 @@ class CyclicalSGMCMC(Method):
     independent = True
     changeable = ("learning_rate", "clip")
     drawn_slots = kept_networks.SLOTS
+    training_slots = (_VELOCITY, _STIFFNESS)
+    needs_every_epoch = True  # networks are collected up to the end
 
     moves_members_apart = True
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """Networks are collected up to the end."""
-        return True
 
     @property
     def friction(self) -> float:
         """The share of the velocity that is lost in a step."""
         return self.alpha if self.sampler == "sghmc" else 1.0
-
-    @property
-    def training_slots(self) -> tuple[str, ...]:
-        """The velocities, and what the steps of sampling follow from."""
-        return (_VELOCITY, _STIFFNESS)
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the chains where networks start, at rest."""

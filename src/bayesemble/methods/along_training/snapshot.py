@@ -13,6 +13,7 @@ mode connectivity, and fast ensembling of DNNs".
 """
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from bayesemble.core.members import Members, State
@@ -47,6 +48,7 @@ class Snapshot(GradientMethod):
 
     independent = True
     drawn_slots = kept_networks.SLOTS
+    needs_every_epoch = True  # the last network is kept at the end
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
@@ -55,17 +57,20 @@ class Snapshot(GradientMethod):
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move each member uphill on its own log joint, at the rate of the cycle, and keep it if that was lowest."""
-        now = self.moment(context.clock)
         gradients, info = self.uphill(state, batch, context)
-        state = self.ascend(state, gradients, context, now.factor)
-        if now.keep is not None:
-            kept_networks.put(state, now.keep)
+        state = self.ascend(state, gradients, context)
+        keep = self.moment(context.clock).keep
+        if keep is not None:
+            kept_networks.put(state, keep)
         return state, info
 
-    @property
-    def needs_every_epoch(self) -> bool:
-        """The last network is kept at the end."""
-        return True
+    def kind_of_step(self, clock: Clock) -> Hashable | None:
+        """Steps after which nothing is kept are alike."""
+        return "" if self.moment(clock).keep is None else None
+
+    def numbers(self, clock: Clock) -> dict[str, float]:
+        """The learning rate of the cycle."""
+        return {"learning_rate": self.learning_rate * self.moment(clock).factor}
 
     def networks(self, state: State) -> Members:
         """The snapshots of all members, member after member; before there are any, the members."""

@@ -14,6 +14,7 @@ Reference: Izmailov et al. (2019), "Subspace inference for Bayesian deep learnin
 
 import math
 import warnings
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, TrainingData
+from bayesemble.core.types import Batch, Clock, Info, Leaves, MemberFunction, TrainingData
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
 from bayesemble.methods.base import Context
@@ -63,6 +64,7 @@ class Subspace(GradientMethod):
     curve_epochs: int = setting(50, "passes over the data with which curves are trained, for basis='curve'", least=1)
 
     drawn_slots = (*running_moments.SLOTS, _BASIS, _POINTS, _BUFFERS)
+    needs_every_epoch = True  # snapshots are taken up to the end
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,6 +93,11 @@ class Subspace(GradientMethod):
         if self.basis != "curve":
             running_moments.follow(state, context.clock, self.start, self.snapshots, self.num_directions + 1)
         return state, info
+
+    def kind_of_step(self, clock: Clock) -> Hashable | None:
+        """Steps after which no snapshot is taken are alike."""
+        due = self.basis != "curve" and running_moments.is_due(clock, self.start, self.snapshots)
+        return None if due else ""
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Find directions, then coordinates, then batch-norm statistics."""
@@ -162,7 +169,7 @@ class Subspace(GradientMethod):
             return _log_likelihood(self._moved(state, points), data, context) / self.temperature
 
         begin = torch.zeros(state.members.num_members, self.num_directions, dtype=torch.float64)
-        samples, _ = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
+        samples = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
         return samples[:, self.warmup :].contiguous()
 
     def _fit(
@@ -187,11 +194,6 @@ class Subspace(GradientMethod):
                 (surrogate / task.num_data).backward()
                 optimizer.step()
         return torch.stack([(mean + log_width.exp() * _normal(shape, generators)).detach() for _ in range(num)], 1)
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """Snapshots are taken up to the end."""
-        return True
 
     def can_draw(self, state: State) -> bool:
         """Networks of the subspaces, once coordinates were found."""

@@ -15,13 +15,14 @@ for several modes.
 
 import math
 import warnings
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import torch
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Info, Leaves, TrainingData
+from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
 from bayesemble.methods import numbered_draws
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN, SQUARES
@@ -46,6 +47,7 @@ class SWAG(GradientMethod):
 
     independent = True
     drawn_slots = (*running_moments.SLOTS, *numbered_draws.SLOTS)
+    needs_every_epoch = True  # snapshots are taken up to the end
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with nothing collected."""
@@ -60,6 +62,10 @@ class SWAG(GradientMethod):
         running_moments.follow(state, context.clock, self.start, self.snapshots)
         return state, info
 
+    def kind_of_step(self, clock: Clock) -> Hashable | None:
+        """Steps after which no snapshot is taken are alike."""
+        return None if running_moments.is_due(clock, self.start, self.snapshots) else ""
+
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""
         count = running_moments.num_snapshots(state)
@@ -73,11 +79,6 @@ class SWAG(GradientMethod):
         if count < self.rank and not self.diagonal:
             warnings.warn(f"SWAG took {count} snapshots, so that its rank is {count}, not {self.rank}", stacklevel=2)
         return numbered_draws.prepare(state, self._networks, self.draws, data, context)
-
-    @property
-    def needs_every_epoch(self) -> bool:
-        """Snapshots are taken up to the end."""
-        return True
 
     def can_draw(self, state: State) -> bool:
         """Networks from the Gaussian, once there is one."""

@@ -86,14 +86,14 @@ def pulled_back(slopes: Leaves, basis: Leaves) -> Tensor:
 
 def elliptical_slice(
     log_density: LogDensity, start: Tensor, std: float, num: int, generators: list[torch.Generator]
-) -> tuple[Tensor, int]:
-    """Sample z ~ exp(log_density(z)) Normal(z; 0, std^2), chains side by side; `(chain, num, dim)` and evaluations.
+) -> Tensor:
+    """Sample z ~ exp(log_density(z)) Normal(z; 0, std^2), chains side by side; `(chain, num, dim)`.
 
     A new point lies on the ellipse through the old one and a draw v of the prior, z cos a + v sin a. The angle a is
     drawn from a bracket that shrinks towards 0 until the density exceeds a threshold below the old one's. No step is
     rejected, nothing has to be tuned. Chains that have found their point wait for the others.
     """
-    position, current, evaluations = start.clone(), log_density(start), 1
+    position, current = start.clone(), log_density(start)
     samples = []
     for _ in range(num):
         prior = std * torch.stack([torch.randn(start.shape[1], generator=own) for own in generators]).to(start)
@@ -106,7 +106,6 @@ def elliptical_slice(
         while waiting.any():
             tried = position * angle.cos().unsqueeze(1) + prior * angle.sin().unsqueeze(1)
             value = log_density(torch.where(waiting.unsqueeze(1), tried, fresh))
-            evaluations += 1
             good = waiting & (value > threshold)
             fresh = torch.where(good.unsqueeze(1), tried, fresh)
             found, waiting = torch.where(good, value, found), waiting & ~good
@@ -115,4 +114,4 @@ def elliptical_slice(
             angle = torch.where(waiting, low + (high - low) * again, angle)
         position, current = fresh, found
         samples.append(position)
-    return torch.stack(samples, 1), evaluations
+    return torch.stack(samples, 1)

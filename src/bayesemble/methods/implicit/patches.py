@@ -79,9 +79,7 @@ def make_patches(module: nn.Module, layers: dict[str, list[str]], kinds: dict[st
     biases are shared by all draws.
 
     Args:
-        module: The network.
         layers: Names of the chosen leaves of each layer.
-        kinds: The kind of assignment of each leaf.
         with_zero: Whether one more component is zero.
     """
     patches = {}
@@ -159,7 +157,7 @@ def compose(parts: list[Tensor], assigned: Tensor, noise: Tensor | None = None) 
         result = torch.where(assigned == k, component, result)
     if noise is not None:
         result = result + noise
-    return torch.where(assigned == len(parts), _zero(result), result)
+    return torch.where(assigned == len(parts), result.new_zeros(()), result)
 
 
 def share_out(slope: Tensor, assigned: Tensor, into: Leaves, name: str) -> None:
@@ -188,7 +186,3 @@ def spread(parts: list[Tensor], jitter: float, generators: list[torch.Generator]
     size = torch.where(size > 0, size, 1.0).reshape(-1, *[1] * (parts[0].dim() - 1))
     noise = [torch.stack([torch.randn(p.shape[1:], generator=own) for own in generators]).to(p) for p in parts]
     return [part + jitter * size * one for part, one in zip(parts, noise, strict=True)]
-
-
-def _zero(like: Tensor) -> Tensor:
-    return torch.zeros((), dtype=like.dtype, device=like.device)

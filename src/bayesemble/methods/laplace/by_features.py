@@ -203,10 +203,6 @@ def _by_channel(lines: Tensor, layout: Layout, channels: int) -> Tensor:
 def drawn_outputs(seen: Features, away: Leaves) -> Tensor:
     """Outputs `(draw, row, ...)` of networks whose selected leaves lie away from those of the member, `(draw, ...)`."""
     kinds = {name.rpartition(".")[2]: leaf for name, leaf in away.items()}
-    matrices = torch.cat([kinds[kind].reshape(len(leaf), seen.channels, -1) for kind, leaf in _ordered(kinds)], dim=2)
+    weight_first = sorted(kinds.items(), reverse=True)
+    matrices = torch.cat([leaf.reshape(len(leaf), seen.channels, -1) for _, leaf in weight_first], dim=2)
     return torch.stack([seen.outputs + seen.of_outputs(seen.entering @ one.T) for one in matrices])
-
-
-def _ordered(kinds: Leaves) -> list[tuple[str, Tensor]]:
-    """The weight before the bias."""
-    return sorted(kinds.items(), reverse=True)

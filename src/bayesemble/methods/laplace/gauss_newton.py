@@ -57,14 +57,10 @@ _FORWARD_MODE = threading.RLock()  # torch keeps one level of forward mode for a
 
 def linearised(network: Network, inputs: Inputs, away: Leaves) -> Tensor:
     """f(x; w) + J(x) away: outputs `(row, ...)` of the network made linear around its chosen leaves w."""
-
-    def run(chosen: Leaves) -> Tensor:
-        return network.outputs(inputs, chosen)
-
     with _FORWARD_MODE, warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch itself, at its first use of forward mode
         try:
-            outputs, change = jvp(run, (network.chosen,), (away,))  # type: ignore[misc]
+            outputs, change = jvp(lambda chosen: network.outputs(inputs, chosen), (network.chosen,), (away,))  # type: ignore[misc]
             return outputs + change
         except RuntimeError:  # a layer without forward mode
             pass
@@ -165,13 +161,8 @@ def _row_gradients(network: Network, rows: Rows, layout: Layout) -> Iterator[Ten
             own = map_tensors(lambda leaf, part=part: leaf[part], inputs)  # type: ignore[misc]
             for columns in roots.split(max(BUDGET // each, 1), dim=2):
                 found = _pulled_back(network, own, columns)
-                joined = torch.cat([_in_lines(found[name]) for name in layout.names], dim=2)
+                joined = torch.cat([found[name].reshape(*found[name].shape[:2], -1) for name in layout.names], dim=2)
                 yield joined.flatten(0, 1).cpu().double()
-
-
-def _in_lines(leaf: Tensor) -> Tensor:
-    """`(row, column, ...)` with the numbers of the leaf, which may have no axes, on one axis."""
-    return leaf.reshape(*leaf.shape[:2], -1)
 
 
 def jacobians(network: Network, inputs: Inputs) -> Iterator[tuple[Tensor, Leaves]]:

@@ -25,21 +25,25 @@ from bayesemble.methods.laplace.gaussian_blocks import Block, Layout
 from bayesemble.task.per_thread import PerThread
 
 
-def operator() -> Any:
-    """The class of the package that does the work."""
+def curvlinops(what: str) -> Any:
+    """The package that knows products with curvature, which something needs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of what the package itself imports
         try:
-            return importlib.import_module("curvlinops").KFACLinearOperator
+            return importlib.import_module("curvlinops")
         except ImportError as error:
             raise MissingExtraError(
-                f"structure='kron' needs the package curvlinops-for-pytorch ({error}); pip install "
-                "'bayesemble[laplace]' and pip install --no-deps curvlinops-for-pytorch, or take structure='full' or "
-                "'diag'"
+                f"{what} needs the package curvlinops-for-pytorch ({error}); pip install 'bayesemble[laplace]' and "
+                "pip install --no-deps curvlinops-for-pytorch"
             ) from error
 
 
-class _Data:
+def operator() -> Any:
+    """The class of the package that does the work."""
+    return curvlinops("structure='kron', unlike 'full' and 'diag',").KFACLinearOperator
+
+
+class Batches:
     """Batches that can be gone through more than once: the package looks at the first one before it starts."""
 
     def __init__(self, rows: Callable[[], Rows]) -> None:
@@ -58,7 +62,7 @@ def kronecker(network: Network, rows: Callable[[], Rows], plan: list[Layout], nu
             readout,
             nn.MSELoss(reduction="sum"),
             [readout.network.get_parameter(name) for name in network.names],
-            _Data(rows),
+            Batches(rows),
             check_deterministic=False,
             fisher_type="type-2",
             num_per_example_loss_terms=1,

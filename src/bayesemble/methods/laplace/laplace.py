@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -35,7 +35,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.memory import available_memory
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, map_tensors
+from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, TrainingData, map_tensors
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.laplace import by_features, gauss_newton
@@ -112,6 +112,10 @@ class Laplace(GradientMethod):
             state = replace(state, slots={name: slot for name, slot in state.slots.items() if name != SLOT})
         gradients, info = self.uphill(state, batch, context)
         return self.ascend(state, gradients, context), info
+
+    def kind_of_step(self, clock: Clock) -> Hashable:
+        """All steps are alike."""
+        return ""
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Measure the curvature at each member on all training rows, and make the Gaussians."""

@@ -1,0 +1,221 @@
+"""A record as a Python function: one line for each operation, after those that do nothing are left out.
+
+What is left out changes no bits: views of a tensor as it is, factors of one, and whatever only constants go into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from bayesemble.execute.programs.recorder import Operation, Record, Slot
+
+aten = torch.ops.aten
+_CONSTANT_BYTES = 1 << 20  # the largest constant that is worked out beforehand
+
+# Python reaches these by a shorter way than the general one, with the same arguments.
+_SHORT = {
+    getattr(getattr(aten, name), overload): function
+    for function, names in (
+        (torch.add, "add.Tensor"),
+        (torch.sub, "sub.Tensor"),
+        (torch.mul, "mul.Tensor"),
+        (torch.mul, "mul.Scalar"),
+        (torch.div, "div.Tensor"),
+        (torch.div, "div.Scalar"),
+        (torch.neg, "neg.default"),
+        (torch.bmm, "bmm.default"),
+        (torch.mm, "mm.default"),
+        (torch.relu, "relu.default"),
+        (torch.tanh, "tanh.default"),
+        (torch.sigmoid, "sigmoid.default"),
+        (torch.exp, "exp.default"),
+        (torch.log, "log.default"),
+        (torch.sqrt, "sqrt.default"),
+        (torch.sum, "sum.dim_IntList"),
+        (torch.mean, "mean.dim"),
+        (torch.transpose, "transpose.int"),
+        (torch.unsqueeze, "unsqueeze.default"),
+        (torch.squeeze, "squeeze.dim"),
+        (torch.permute, "permute.default"),
+        (torch.Tensor.view, "view.default"),
+        (torch.Tensor.expand, "expand.default"),
+        (torch.Tensor.mul_, "mul_.Tensor"),
+        (torch.Tensor.mul_, "mul_.Scalar"),
+        (torch.Tensor.div_, "div_.Tensor"),
+        (torch.Tensor.add_, "add_.Tensor"),
+        (torch.Tensor.copy_, "copy_.default"),
+    )
+    for name, overload in [names.split(".")]
+}
+_MADE_BY_SHAPE = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
+_ONE = {aten.mul.Scalar: 1, aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.div.Scalar: 1, aten.pow.Tensor_Scalar: 1}
+
+Replay = Callable[..., tuple[Tensor, ...]]
+
+
+def tidy(record: Record) -> Record:
+    """The same record without operations that do nothing."""
+    memory, tensors = _Memory(record), record.tensors
+    constants, stands_for, kept = set(record.constants), dict[int, int](), list[Operation]()
+
+    def now(slot: Slot) -> Slot:
+        return Slot(stands_for.get(slot.number, slot.number))
+
+    for index, operation in enumerate(record.operations):
+        args, kwargs = with_slots((operation.args, operation.kwargs), now)
+        moved = Operation(operation.function, args, kwargs, operation.given, operation.single)
+        if _does_nothing(index, operation, memory):
+            stands_for[operation.results[0]] = slots_of(moved)[0]
+        elif _is_constant(moved, constants, memory):
+            constants.update(operation.results)
+        else:
+            kept.append(moved)
+    outputs = [now(slot) for slot in record.outputs]
+    return Record(tensors, record.num_inputs, constants, _needed(kept, outputs), outputs)
+
+
+def replayed(record: Record) -> Replay:
+    """A function `(inputs) -> outputs` that carries the operations out, one after the other."""
+    names: dict[str, Any] = {}
+    lines = [f"def replay({', '.join(f't{i}' for i in range(record.num_inputs))}):"]
+    last = _last_uses(record)
+    for index, operation in enumerate(record.operations):
+        names[f"f{index}"] = _SHORT.get(operation.function, operation.function._op)
+        parts = [_text(value, record, names) for value in operation.args]
+        parts += [f"{key}={_text(value, record, names)}" for key, value in operation.kwargs.items()]
+        targets = ", ".join("_" if number is None else f"t{number}" for number in operation.given)
+        targets += "" if operation.single else ","
+        gone = [f"t{number}" for number in last.get(index, ())]
+        lines.append(f"    {targets if operation.given else '_'} = f{index}({', '.join(parts)})")
+        lines += [f"    {' = '.join(gone)} = None"] if gone else []
+    lines.append(f"    return ({''.join(_text(slot, record, names) + ', ' for slot in record.outputs)})")
+    exec("\n".join(lines), names)
+    replay: Replay = names["replay"]
+    return replay
+
+
+def with_slots(values: Any, function: Callable[[Slot], Any]) -> Any:
+    """Arguments of an operation, with something in the place of each slot."""
+    return pytree.tree_map_only(Slot, function, values, is_leaf=lambda value: isinstance(value, Slot))
+
+
+def slots_of(operation: Operation) -> list[int]:
+    """The tensors that an operation reads, by number."""
+    leaves = pytree.tree_leaves((operation.args, operation.kwargs), is_leaf=lambda value: isinstance(value, Slot))
+    return [leaf.number for leaf in leaves if isinstance(leaf, Slot)]
+
+
+class _Memory:
+    """When the memory behind the tensors of a record is read and written, by the number of the operation."""
+
+    def __init__(self, record: Record) -> None:
+        self.tensors = record.tensors
+        self.lent: set[int] = set()
+        """Memory that stands for a copy of it."""
+        self.reads: dict[int, int] = {}
+        self.writes: dict[int, list[int]] = {}
+        for index, operation in enumerate(record.operations):
+            for number in (*slots_of(operation), *operation.results):
+                self.reads[self.of(number)] = index
+            for number in _written(operation):
+                self.writes.setdefault(self.of(number), []).append(index)
+        self.held = {self.of(number) for number in (*range(record.num_inputs), *record.constants)}
+        self.held |= {self.of(slot.number) for slot in record.outputs}
+        for slot in record.outputs:
+            self.reads[self.of(slot.number)] = len(record.operations)
+
+    def of(self, number: int) -> int:
+        """The memory that a tensor lies in."""
+        return self.tensors[number].untyped_storage()._cdata
+
+    def written_between(self, memory: int, first: int, last: int) -> bool:
+        """Whether something is written there after the first operation and up to the last."""
+        return any(first < index <= last for index in self.writes.get(memory, ()))
+
+
+def _written(operation: Operation) -> list[int]:
+    """Tensors that an operation writes into."""
+    found: list[int] = []
+    for place, argument in enumerate(operation.function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = operation.args[place] if place < len(operation.args) else operation.kwargs.get(argument.name)
+            leaves = pytree.tree_leaves(value, is_leaf=lambda one: isinstance(one, Slot))
+            found += [leaf.number for leaf in leaves if isinstance(leaf, Slot)]
+    return found
+
+
+def _does_nothing(index: int, operation: Operation, memory: _Memory) -> bool:
+    """Whether the first tensor can stand for the result: it is the same memory, or a copy of which nobody can tell."""
+    slots = slots_of(operation)
+    if operation.function._schema.is_mutable or not operation.single or not slots:
+        return False
+    source, own = memory.tensors[slots[0]], memory.tensors[operation.results[0]]
+    if source.shape != own.shape or source.stride() != own.stride() or source.dtype != own.dtype:
+        return False
+    there, here = memory.of(slots[0]), memory.of(operation.results[0])
+    if there == here:
+        return source.storage_offset() == own.storage_offset()
+    factor = _ONE.get(operation.function)
+    if factor is None or operation.args[1:] != (factor,) or operation.kwargs or there in memory.lent:
+        return False
+    if memory.writes.get(here):
+        unnoticed = memory.reads[there] <= index and there not in memory.held
+    else:
+        unnoticed = not memory.written_between(there, index, memory.reads[here])
+    memory.lent |= {there} if unnoticed else set()
+    return unnoticed
+
+
+def _is_constant(operation: Operation, constants: set[int], memory: _Memory) -> bool:
+    """Whether the result is the same every time."""
+    sources, own = slots_of(operation), operation.results
+    if operation.function._schema.is_mutable or not own or any(memory.writes.get(memory.of(n)) for n in own):
+        return False
+    small = all(memory.tensors[number].untyped_storage().nbytes() <= _CONSTANT_BYTES for number in own)
+    known = operation.function in _MADE_BY_SHAPE or all(number in constants for number in sources)
+    return small and known
+
+
+def _needed(operations: list[Operation], outputs: Sequence[Slot]) -> list[Operation]:
+    """Leave out what nobody reads."""
+    read, kept = {slot.number for slot in outputs}, list[Operation]()
+    for operation in reversed(operations):
+        if operation.function._schema.is_mutable or any(number in read for number in operation.results):
+            read.update(slots_of(operation))
+            kept.append(operation)
+    return kept[::-1]
+
+
+def _last_uses(record: Record) -> dict[int, list[int]]:
+    """Tensors that can go after each operation."""
+    held = {slot.number for slot in record.outputs} | record.constants
+    last: dict[int, int] = {}
+    for index, operation in enumerate(record.operations):
+        last |= dict.fromkeys((*operation.results, *slots_of(operation)), index)
+    gone: dict[int, list[int]] = {}
+    for number, index in last.items():
+        if number not in held:
+            gone.setdefault(index, []).append(number)
+    return gone
+
+
+def _text(value: Any, record: Record, names: dict[str, Any]) -> str:
+    """An argument as Python text; what has no text of its own becomes a name."""
+    if isinstance(value, Slot):
+        name = f"t{value.number}"
+        if value.number in record.constants:
+            names[name] = record.tensors[value.number]
+        return name
+    if isinstance(value, list | tuple):
+        inner = "".join(_text(one, record, names) + ", " for one in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
+    if value is None or isinstance(value, bool | int | str):
+        return repr(value)
+    name = f"c{len(names)}"
+    names[name] = value
+    return name

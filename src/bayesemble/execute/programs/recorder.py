@@ -1,0 +1,126 @@
+"""Records which operations of torch a function is made of, below autograd and vmap.
+
+What is recorded are plain operations on plain tensors, in their order. The function itself runs as ever meanwhile. A
+record stands for the function only if Python did not look at any number on the way; where it did, there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from bayesemble.core.seeds import EagerMode, is_random
+
+_MOST_BYTES = 1 << 28  # of tensors that are held while a function is recorded
+
+
+class Slot(NamedTuple):
+    """A tensor of a record, by its number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation: slots stand where tensors were."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: tuple[int | None, ...]
+    """Slots of the tensors that it gave, None where it gave none; those that it only changed have theirs already."""
+    single: bool
+    """Whether it gave a tensor, rather than several."""
+
+    @property
+    def results(self) -> tuple[int, ...]:
+        """Slots of the tensors that it gave."""
+        return tuple(number for number in self.given if number is not None)
+
+
+@dataclass
+class Record:
+    """Operations in their order, on tensors by number: first the inputs, then constants and results as they came."""
+
+    tensors: list[Tensor] = field(default_factory=list)
+    """Each as it was when the function had run: of their values, only those of constants are of use."""
+    num_inputs: int = 0
+    constants: set[int] = field(default_factory=set)
+    operations: list[Operation] = field(default_factory=list)
+    outputs: list[Slot] = field(default_factory=list)
+    obstacle: str | None = None
+    """Why there is no record, if so."""
+
+
+class Recorder(EagerMode):
+    """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.record = Record()
+        self._slots: dict[int, int] = {}
+        self._storages: set[int] = set()
+        self._bytes = 0
+        for tensor in inputs:
+            self._add(tensor)
+        self.record.num_inputs = len(inputs)
+        if len(self._slots) < len(inputs):
+            self.give_up("two inputs are one tensor")
+
+    def finish(self, outputs: Sequence[Tensor]) -> Record:
+        """The record of a function that gave these outputs."""
+        if self.record.obstacle is None:
+            self.record.outputs = [self._slot(tensor) for tensor in outputs]
+        return self.record
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.record.obstacle is not None:
+            return func(*args, **kwargs)
+        slots = pytree.tree_map_only(Tensor, self._slot, (args, kwargs))
+        found = func(*args, **kwargs)
+        self._keep(func, slots, found)
+        return found
+
+    def _keep(self, func: Any, slots: Any, found: Any) -> None:
+        leaves = [] if found is None else pytree.tree_leaves(found)
+        if is_random(func, *slots) or "generator" in slots[1]:
+            self.give_up(f"{func} draws random numbers")
+        elif torch.Tag.dynamic_output_shape in func.tags or not all(isinstance(leaf, Tensor | None) for leaf in leaves):
+            self.give_up(f"what is done depends on numbers that {func} gives")
+        elif self._bytes > _MOST_BYTES:
+            self.give_up("it takes too much memory")
+        if self.record.obstacle is None:
+            given = tuple(None if leaf is None else self._number(leaf) for leaf in leaves)
+            args, kwargs = slots
+            self.record.operations.append(Operation(func, args, kwargs, given, isinstance(found, Tensor)))
+
+    def _slot(self, tensor: Tensor) -> Slot:
+        if id(tensor) not in self._slots:
+            if tensor.untyped_storage()._cdata in self._storages:
+                self.give_up("a tensor came about in a way that cannot be seen")
+            self.record.constants.add(self._add(tensor))
+        return Slot(self._slots[id(tensor)])
+
+    def _number(self, tensor: Tensor) -> int:
+        return self._slots[id(tensor)] if id(tensor) in self._slots else self._add(tensor)
+
+    def _add(self, tensor: Tensor) -> int:
+        number = len(self.record.tensors)
+        self.record.tensors.append(tensor)
+        self._slots[id(tensor)] = number
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            self._storages.add(storage._cdata)
+            self._bytes += storage.nbytes()
+        return number
+
+    def give_up(self, obstacle: str) -> None:
+        """Let go of all tensors; the function goes on unrecorded."""
+        self.record = Record(obstacle=obstacle)
+        self._slots.clear()

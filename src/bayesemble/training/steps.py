@@ -1,0 +1,205 @@
+"""The steps of a run: each kind of step is recorded once, and then repeated from the record.
+
+A step in Python spends most of its time on the way to the operations, through autograd and vmap. Its record is the
+operations alone, on the same tensors in the same order, so that it gives the same bits. Compiled, it gives the same
+up to rounding. Now and then, at the first, the second, the fourth, the eighth repetition and so on, a step is taken
+both ways, to see that this is so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayesemble.core.errors import ExecutionError, TrainingError
+from bayesemble.core.members import State
+from bayesemble.core.types import Batch, Clock, Info, tensors_of
+from bayesemble.execute.executor import Executor
+from bayesemble.execute.programs.compiled import compiled
+from bayesemble.execute.programs.program import Replay, replayed, tidy
+from bayesemble.execute.programs.recorder import Record, Recorder
+from bayesemble.methods import Method
+from bayesemble.methods.base import Context
+from bayesemble.task.task import BoundTask
+
+logger = logging.getLogger("bayesemble")
+
+_MOST_BYTES = 1 << 26  # of a state: a step of a larger one is mostly arithmetic, and to check it takes a copy
+_ROUNDING = 1e-4
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass
+class _Program:
+    """A kind of step, as operations on the leaves of a state, the tensors of a batch and numbers."""
+
+    replay: Replay
+    places: Sequence[tuple[str, str]]
+    """Group and name of each leaf of the state that it gives; none if that is the one that it got, changed in place."""
+    told: tuple[str, ...]
+    """What the info is called."""
+    uses: int = 0
+
+
+class Steps:
+    """Takes steps of a method, one after the other."""
+
+    def __init__(self, method: Method, task: BoundTask, executor: Executor, fresh: bool) -> None:
+        self.method, self.task, self.executor = method, task, executor
+        self._may_fall_back = fresh
+        self._programs: dict[Hashable, _Program | None] = {}
+        self._layouts: dict[Hashable, int] = {}
+        self._state: State | None = None
+        self._recording = executor.steps != "eager" and self._can_record()
+
+    def __call__(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
+        """Take a step. The tensors of the state may be changed in place; use only what is returned."""
+        kind = self.method.kind_of_step(clock) if self._recording else None
+        if kind is None:
+            return self._eager(state, batch, clock)
+        if state is not self._state:
+            self._look_at(state)
+        tensors = _tensors_of(batch)
+        key = (kind, self._layout, *[tensor.shape for tensor in tensors])
+        program = self._programs[key] if key in self._programs else self._new(key, state, batch, clock)
+        if program is None:
+            return self._eager(state, batch, clock)
+        program.uses += 1
+        if program.uses & (program.uses - 1) == 0:
+            return self._both_ways(key, program, state, batch, clock)
+        return self._replayed(program, state, tensors, clock)
+
+    def _can_record(self) -> bool:
+        obstacles = {
+            "the network draws random numbers": self.task.stochastic,
+            "the network runs parts of itself again in the backward pass": self.task.recomputes,
+            "members lie on disk": self.task.allocator.on_disk,
+            "the network has hooks, which a record would not call": any(
+                getattr(layer, name) for layer in self.task.module.modules() for name in _HOOKS
+            ),
+        }
+        for words in (words for words, found in obstacles.items() if found):
+            logger.info("steps are not recorded: %s", words)
+        return not any(obstacles.values())
+
+    def _look_at(self, state: State) -> None:
+        """Lay the leaves of another state out in order."""
+        self._state, self._leaves = state, _leaves_of(state)
+        self._layout = self._layouts.setdefault(tuple(_places_of(state)), len(self._layouts))
+
+    def _eager(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
+        return self.method.step(state, batch, Context(self.task, self.executor, clock))
+
+    def _replayed(self, program: _Program, state: State, tensors: list[Tensor], clock: Clock) -> tuple[State, Info]:
+        found = program.replay(*self._leaves, *tensors, *self._numbers(clock, state).values())
+        info = dict(zip(program.told, found, strict=False))
+        return (_with_leaves(state, program.places, found[len(info) :]) if program.places else state), info
+
+    def _numbers(self, clock: Clock, state: State) -> dict[str, Tensor]:
+        device, numbers = state.members.weights.device, self.method.numbers(clock)
+        return {name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in numbers.items()}
+
+    def _new(self, key: Hashable, state: State, batch: Batch, clock: Clock) -> _Program | None:
+        """Record a step that a copy of the state takes; None if this cannot be done."""
+        trial, tensors, numbers = state.clone(), _tensors_of(batch), self._numbers(clock, state)
+        leaves = _leaves_of(trial)
+        recorder = Recorder([*leaves, *tensors, *numbers.values()])
+        if sum(leaf.numel() * leaf.element_size() for leaf in leaves) > _MOST_BYTES:
+            recorder.give_up("the members are too large to gain from it")
+        with recorder:
+            after, info = self.method.step(trial, batch, Context(self.task, self.executor, clock, numbers))
+        here = _leaves_of(after)
+        in_place = len(here) == len(leaves) and all(one is other for one, other in zip(here, leaves, strict=True))
+        record = recorder.finish([*info.values(), *([] if in_place else here)])
+        if record.obstacle is not None:
+            logger.info("a kind of step is not recorded: %s", record.obstacle)
+            self._programs[key] = None
+        else:
+            replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
+            self._programs[key] = _Program(replay, [] if in_place else _places_of(after), tuple(info))
+        return self._programs[key]
+
+    def _compiled(self, record: Record) -> Replay:
+        """The record as machine code; where that cannot be made, all steps are traced, unless some were compiled."""
+        try:
+            found = compiled(record)
+            self._may_fall_back = False
+            return found
+        except Exception as error:  # whatever keeps the compiler from it, the record can be run
+            words = str(error).strip().splitlines()[0]
+            if not self._may_fall_back:
+                raise ExecutionError(
+                    f"steps of this run are compiled, but one cannot be: {words}. Its numbers would differ in the last "
+                    "digits; go on where it was begun, or begin it anew"
+                ) from error
+            logger.warning("steps are traced, not compiled: %s", words)
+            self.executor = replace(self.executor, steps="traced")  # type: ignore[type-var]
+            return replayed(record)
+
+    def _both_ways(
+        self, key: Hashable, program: _Program, state: State, batch: Batch, clock: Clock
+    ) -> tuple[State, Info]:
+        """Take a step in Python, on a copy, and from the record, and compare."""
+        expected, told = self._eager(state.clone(), batch, clock)
+        found, info = self._replayed(program, state, _tensors_of(batch), clock)
+        alike = _close if self.executor.steps == "compiled" else _same
+        if alike([*_leaves_of(expected), *told.values()], [*_leaves_of(found), *info.values()]):
+            return found, info
+        if program.uses > 2 or self.executor.steps == "compiled":  # steps before may have been wrong, or will be
+            raise TrainingError(
+                f"a step of {type(self.method).__name__} did something else at step {clock.step + 1} than at the steps "
+                "before: the network or the method goes by something that is not in its inputs, such as a count of its "
+                'calls. Train with an executor that takes each step anew, such as be.Vmap(steps="eager")'
+            )
+        logger.info("a kind of step is not repeated: it differs")
+        self._programs[key] = None
+        return expected, told
+
+
+def _places_of(state: State) -> list[tuple[str, str]]:
+    """Group and name of each leaf, but for the weights of the members."""
+    return [(group, name) for group, leaves in state.groups().items() for name in leaves]
+
+
+def _leaves_of(state: State) -> list[Tensor]:
+    return [*(leaf for leaves in state.groups().values() for leaf in leaves.values()), state.members.weights]
+
+
+def _with_leaves(state: State, places: Sequence[tuple[str, str]], found: Sequence[Tensor]) -> State:
+    """A state of the leaves at these places, and the weights behind them."""
+    *leaves, weights = found
+    groups: dict[str, dict[str, Any]] = {"params": {}, "buffers": {}}
+    for (group, name), leaf in zip(places, leaves, strict=True):
+        groups.setdefault(group, {})[name] = leaf
+    members = replace(state.members, params=groups.pop("params"), buffers=groups.pop("buffers"), weights=weights)
+    return State(members, groups)
+
+
+def _tensors_of(batch: Batch) -> list[Tensor]:
+    inputs = [batch.inputs] if isinstance(batch.inputs, Tensor) else tensors_of(batch.inputs)
+    return [*inputs, batch.targets, *([] if batch.rows is None else [batch.rows])]
+
+
+def _same(ones: list[Tensor], others: list[Tensor]) -> bool:
+    """Whether all numbers are the same; those that are none count as one."""
+    return len(ones) == len(others) and all(
+        one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
+        for one, other in zip(ones, others, strict=True)
+    )
+
+
+def _close(ones: list[Tensor], others: list[Tensor]) -> bool:
+    """Whether all numbers are the same up to rounding, as lengths of all of them together see it.
+
+    Where a gradient is nothing but rounding, as that of a bias in front of batch norm, Adam makes a whole step of it.
+    """
+    if [one.shape for one in ones] != [other.shape for other in others]:
+        return False
+    size = sum(float(one.double().square().nansum()) for one in ones)
+    gap = sum(float((one.double() - other).square().nansum()) for one, other in zip(ones, others, strict=True))
+    return gap <= _ROUNDING**2 * size

@@ -1,0 +1,186 @@
+"""Steps from a record are the steps that Python takes, bit for bit; compiled ones up to rounding."""
+
+import logging
+import shutil
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayesemble as be
+from bayesemble.core.errors import ExecutionError, TrainingError
+from bayesemble.execute.programs import compiled
+from bayesemble.methods import METHODS, make_method
+from bayesemble.methods import method_class as class_of
+from bayesemble.training import steps
+from contract.test_methods import small
+from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
+
+RECORDED = [
+    name for name in METHODS if class_of(name).kind_of_step is not be.Method.kind_of_step and not METHODS[name].fixed
+]
+
+
+def leaves(ensemble: be.Ensemble) -> list[Tensor]:
+    return [leaf for group in ensemble.state.groups().values() for leaf in group.values()]
+
+
+def fitted(method: be.Method, way: str = "traced", make=norm_mlp, **options) -> be.Ensemble:
+    task = be.Task(make, be.Categorical())
+    return quick_fit(task, table(), method, executor=be.Vmap(steps=way), **({"epochs": 4} | options))
+
+
+def same(one: be.Ensemble, other: be.Ensemble) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
+
+
+@pytest.fixture
+def told(caplog) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "bayesemble")
+    return caplog
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("batch_size", [16, 20])
+def test_steps_from_a_record_are_those_of_python(name, batch_size, told):
+    method = small(name)
+    assert same(fitted(method, batch_size=batch_size), fitted(method, "eager", batch_size=batch_size))
+    assert "not re" not in told.text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"bootstrap": True},
+        {"anchored": True},
+        {"adversarial": 0.1},
+        {"clip": 0.1, "optimizer": "sgd"},
+        {"schedule": "cosine", "optimizer": "adamw"},
+    ],
+    ids=str,
+)
+def test_whatever_the_settings(settings, told):
+    method = be.DeepEnsemble(num_members=3, **settings)
+    assert same(fitted(method), fitted(method, "eager"))
+    assert "not re" not in told.text
+
+
+def test_most_steps_are_taken_from_the_record(monkeypatch):
+    taken = 0
+    step = be.DeepEnsemble.step
+
+    def counted(*arguments):
+        nonlocal taken
+        taken += 1
+        return step(*arguments)
+
+    monkeypatch.setattr(be.DeepEnsemble, "step", counted)
+    fitted(be.DeepEnsemble(num_members=2), epochs=20)  # 60 steps: recorded once, checked at 1, 2, 4, 8, 16 and 32
+    assert taken == 7
+
+
+class Hooked(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 2))
+        self.calls = 0
+        self.register_forward_hook(self.count)
+
+    def count(self, *_) -> None:
+        self.calls += 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(dropout_mlp, "draws random numbers"), (Hooked, "has hooks, which a record would not call")],
+)
+def test_networks_that_cannot_be_recorded_are_run_as_ever(make, words, told):
+    assert same(
+        fitted(be.DeepEnsemble(num_members=2), make=make), fitted(be.DeepEnsemble(num_members=2), "eager", make)
+    )
+    assert f"steps are not recorded: the network {words}" in told.text
+
+
+class Counting(nn.Module):
+    """A network that goes by a count of its calls: another way from the given one on."""
+
+    changes_at = 0
+    calls = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counting.calls += self.training
+        return self.layer(x) * (1.0 if Counting.calls < Counting.changes_at else 0.5)
+
+
+def test_a_network_that_goes_by_something_else_than_its_inputs_is_not_repeated(monkeypatch):
+    monkeypatch.setattr(Counting, "changes_at", 10**9)
+    fitted(be.DeepEnsemble(num_members=2), make=Counting, epochs=20)
+    seldom = Counting.calls  # the record is made and checked
+    monkeypatch.setattr(Counting, "calls", 0)
+    monkeypatch.setattr(Counting, "changes_at", seldom - 2)
+    with pytest.raises(TrainingError, match="such as a count of its calls"):
+        fitted(be.DeepEnsemble(num_members=2), make=Counting, epochs=20)
+
+
+def test_a_method_with_a_step_of_its_own_is_recorded_only_if_it_says_so():
+    class Own(be.DeepEnsemble):
+        def step(self, state, batch, context):
+            return super().step(state, batch, context)
+
+    class Said(Own):
+        def kind_of_step(self, clock):
+            return "mine"
+
+    clock = be.Clock(0, 1, 0) if hasattr(be, "Clock") else None
+    assert Own().kind_of_step(clock) is None
+    assert Said().kind_of_step(clock) == "mine"
+    assert be.DeepEnsemble().kind_of_step(clock) == ""
+
+
+def test_large_members_are_not_recorded(monkeypatch, told):
+    monkeypatch.setattr(steps, "_MOST_BYTES", 100)
+    assert same(fitted(be.DeepEnsemble(num_members=2)), fitted(be.DeepEnsemble(num_members=2), "eager"))
+    assert "too large to gain from it" in told.text
+
+
+def test_in_a_loop_too(told):
+    task, method = be.Task(norm_mlp, be.Categorical()), be.DeepEnsemble(num_members=2)
+    one, other = (quick_fit(task, table(), method, executor=be.Loop(steps=way)) for way in ("eager", "traced"))
+    assert same(one, other)
+    assert "not re" not in told.text
+
+
+def test_a_run_that_cannot_be_compiled_is_traced_and_says_so(monkeypatch, tmp_path, told):
+    monkeypatch.setenv(compiled.FOLDER, str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    method = make_method("deep_ensemble", num_members=2)
+    found = fitted(method, "compiled")
+    assert found.executor.steps == "traced"
+    assert "steps are traced, not compiled: there is no C++ compiler" in told.text
+    assert same(found, fitted(method, "eager"))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_compiled_steps_agree_to_rounding_resume_to_the_same_bits_and_are_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv(compiled.FOLDER, str(tmp_path / "kept"))
+    method = be.DeepEnsemble(num_members=2, learning_rate=0.01)
+    whole = fitted(method, "compiled", small_mlp)
+    for one, other in zip(leaves(whole), leaves(fitted(method, "eager", small_mlp)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert len(list((tmp_path / "kept").iterdir())) == 1
+    monkeypatch.setattr(compiled, "_compile", lambda *_: pytest.fail("it was compiled again"))
+    for epochs in (1, 4):
+        resumed = fitted(method, "compiled", small_mlp, epochs=epochs, checkpoint=tmp_path / "run", resume=True)
+    assert resumed.executor == whole.executor == be.Vmap(steps="compiled")
+    assert same(resumed, whole)
+
+    def refused(*_) -> None:
+        raise ExecutionError("there is no C++ compiler")
+
+    monkeypatch.setattr(compiled, "_compile", refused)
+    monkeypatch.setenv(compiled.FOLDER, str(tmp_path / "empty"))
+    with pytest.raises(ExecutionError, match="steps of this run are compiled, but one cannot be: there is no C"):
+        fitted(method, "compiled", small_mlp, epochs=6, checkpoint=tmp_path / "run", resume=True)
