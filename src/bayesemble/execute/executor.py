@@ -88,6 +88,14 @@ class Executor(ABC):
     ) -> Tensor:
         """Values of a function, stacked: `(member, ...)`. No gradients are kept."""
 
+    @abstractmethod
+    def parts(self, members: Members) -> list[Members]:
+        """Views of the members that are run in one go, as `run` takes them."""
+
+    @abstractmethod
+    def run(self, function: MemberFunction, part: Members, inputs: Inputs) -> Tensor:
+        """Values of a function for one of the parts, `(member, ...)`, where nothing is random; inputs are shared."""
+
 
 @contextmanager
 def thread_count(executor: Executor) -> Iterator[None]:

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.seeds import EagerMode
-from bayesemble.core.types import Batch, Inputs, Leaves
+from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, tensors_of
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
@@ -25,6 +25,8 @@ FEW_MEMBERS = 2
 MANY_NUMBERS = 450_000  # of one member in a step
 NUMBERS_TOGETHER = 6_000_000  # that vmap handles at a time
 NUMBERS_OF_ONE_THREAD = 500_000  # handled at a time
+NUMBERS_PREDICTED_TOGETHER = 1 << 21
+FEWEST_ROWS, MOST_ROWS = 16, 1 << 14  # predicted in one go
 DEEP = 6  # convolutions of images; in a shallower network, those of one or three channels are slow in channels-last
 
 
@@ -96,14 +98,39 @@ def load_of(task: BoundTask, members: Members, few: Batch, num_rows: int) -> Loa
 
 def _activations(task: BoundTask, members: Members, few: Batch) -> float:
     """How many numbers the layers of one member give for a row in training."""
-    copy, counting = State(members.part(0, 1)).clone().members, _Counting()
+    copy = State(members.part(0, 1)).clone().members
 
-    def counted(params: Leaves, buffers: Leaves, inputs: Inputs, _: Any) -> Tensor:
+    def run(params: Leaves, buffers: Leaves, inputs: Inputs, _: Any) -> Tensor:
+        return task.forward(params, buffers, inputs, training=True)
+
+    random = [0] if task.stochastic else None
+    return _counted(run, copy, few.inputs, few.inputs_per_member, random) / few.num_rows
+
+
+def rows_at_a_time(
+    executor: Executor, function: MemberFunction, members: Members, few: Inputs, num_parameters: int
+) -> int:
+    """How many rows to predict in one go, counted on a few of them.
+
+    So many that what the layers give stays in the processor's cache, but is more than the parameters, which are read
+    for every batch.
+    """
+    numbers = _counted(function, members.part(0, 1), few, False, None) / len(tensors_of(few)[0])
+    together = executor.parts(members)[0].num_members
+    wanted = max(NUMBERS_PREDICTED_TOGETHER / together, 2 * num_parameters)
+    return min(max(int(wanted / numbers), FEWEST_ROWS), MOST_ROWS)
+
+
+def _counted(function: MemberFunction, one: Members, inputs: Inputs, per_member: bool, random: list[int] | None) -> int:
+    """How many numbers the operations of a member give, by running it alone."""
+    counting = _Counting()
+
+    def counted(*arguments: Any) -> Tensor:
         with counting:
-            return task.forward(params, buffers, inputs, training=True)
+            return function(*arguments)
 
-    Loop().outputs(counted, copy, few.inputs, few.inputs_per_member, [0] if task.stochastic else None)
-    return counting.numbers / few.num_rows
+    Loop().outputs(counted, one, inputs, per_member, random)
+    return counting.numbers
 
 
 class _Counting(EagerMode):

@@ -14,6 +14,7 @@ from bayesemble.core.settings import require
 from bayesemble.methods import Method
 
 _BYTES_AT_A_TIME = 1 << 28  # of drawn leaves
+_BYTES_AT_HAND = 1 << 30  # more may lie on a disk
 _DRAWS_AT_A_TIME = 64
 
 
@@ -55,6 +56,11 @@ class DrawnNetworks:
         if not self.method.keeps_dropout:
             return None
         return [seeds.child(self.seed, "dropout", rows + 1, start + index) for index in range(num)]
+
+    @cached_property
+    def at_hand(self) -> bool:
+        """Whether going through them costs nothing: none is drawn again, nor brought in from a disk."""
+        return self._kept is not None and sum(_own_bytes(part) for part in self._kept) <= _BYTES_AT_HAND
 
     @property
     def bytes_kept(self) -> int:

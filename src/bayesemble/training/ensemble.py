@@ -22,8 +22,9 @@ from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs
+from bayesemble.core.types import Inputs, tensors_of
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
@@ -95,7 +96,7 @@ class Ensemble:
         inputs: Any,
         *,
         num_draws: int | None = None,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         keep_members: bool = True,
         seed: int = 0,
     ) -> Predictive:
@@ -104,27 +105,31 @@ class Ensemble:
         Args:
             inputs: Arrays or tensors, rows first; a tuple or dict of them; or `PerMember(inputs)`.
             num_draws: How many networks to draw; None lets the method say, which may need none.
-            batch_size: Rows at a time.
+            batch_size: Rows at a time; None takes as many as suit the network.
             keep_members: If False, forget the members' own outputs batch by batch: for very large data.
             seed: Seed of the draws.
         """
-        require(batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
+        require(batch_size is None or batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
         check_rows(tensors, None, per_member)
         predict, predictions = self.predictor(num_draws, seed), []
         if per_member and not predict.networks.sampled:
             check_member_count(tensors, next(iter(predict.networks)).num_members)
-        for number, part in enumerate(_split_rows(tensors, batch_size, axis=1 if per_member else 0)):
+        axis = 1 if per_member else 0
+        if batch_size is None and tensors_of(tensors)[0].shape[axis] > FEWEST_ROWS:
+            batch_size = predict.rows_at_a_time
+        for number, part in enumerate(_split_rows(tensors, batch_size, axis)):
             prediction = predict(part, per_member=per_member, number=number)
             predictions.append(prediction if keep_members else prediction.reduce())
         self._last_predictor.forget_if_large()
         return predictions[0] if len(predictions) == 1 else type(predictions[0]).concat(predictions)
 
-    def predictions(self, data: Any, *, batch_size: int = 1024) -> Iterator[tuple[Predictive, Tensor]]:
+    def predictions(self, data: Any, *, batch_size: int | None = None) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
-        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
         predict = self.predictor()
+        batch_size = predict.rows_at_a_time if batch_size is None else batch_size
+        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
@@ -143,7 +148,7 @@ class Ensemble:
     def _last_predictor(self) -> LastPredictor:
         return LastPredictor()
 
-    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
+    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int | None = None) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
         summary = Summary(ood=ood is not None)
         for predictive, targets in self.predictions(data, batch_size=batch_size):
@@ -312,8 +317,10 @@ def _check_leaves(task: BoundTask, members: Members, folder: str) -> None:
                 )
 
 
-def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
-    """Views of `batch_size` rows each, of nested inputs."""
+def _split_rows(inputs: Inputs, batch_size: int | None, axis: int) -> list[Inputs]:
+    """Views of `batch_size` rows each, of nested inputs; None is all rows."""
+    if batch_size is None:
+        return [inputs]
     if isinstance(inputs, Tensor):
         return list(inputs.split(batch_size, dim=axis))
     leaves, structure = pytree.tree_flatten(inputs)

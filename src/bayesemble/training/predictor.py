@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from bayesemble.core.errors import BayesembleError, DataError
@@ -14,9 +17,13 @@ from bayesemble.core.members import Members
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.execute.choose import for_draws
 from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.programs.outputs import RecordedOutputs
+from bayesemble.execute.rule import rows_at_a_time
 from bayesemble.predictive import Predictive
 from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 from bayesemble.training.draws import DrawnNetworks
+
+_ROWS_OF_DRAWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +35,7 @@ class Predictor:
     executor: Executor
     _for_draws: dict[Any, Executor] = field(default_factory=dict, init=False, repr=False)
     """How networks that are drawn are run, by the shapes of a row."""
+    _recorded: dict[Executor, RecordedOutputs] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, inputs: Inputs, *, per_member: bool = False, number: int = 0) -> Predictive:
         """Predict rows in one go, `(row, ...)` or `(member, row, ...)`; `number` counts the batches of rows."""
@@ -45,6 +53,18 @@ class Predictor:
             shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
             raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
 
+    @cached_property
+    def rows_at_a_time(self) -> int:
+        """How many rows to predict in one go, unless told otherwise."""
+        # What dropout drops depends on the batch a row is in, which must not be another one when an ensemble is loaded.
+        random = self.networks.method.keeps_dropout
+        if self.task.example is None or random or not self.networks.at_hand or _mixes_rows(self.task.module):
+            return _ROWS_OF_DRAWS
+        members, few = next(iter(self.networks)), self._moved(self.task.example)
+        with thread_count(self.executor):
+            found = rows_at_a_time(self.executor, self._member_outputs, members, few, self.task.num_parameters)
+        return min(found, _ROWS_OF_DRAWS) if self.networks.sampled else found
+
     def _in_closed_form(self, inputs: Inputs) -> Predictive | None:
         """The prediction without networks being drawn, if none were asked for, the method and the likelihood can."""
         networks = self.networks
@@ -59,23 +79,35 @@ class Predictor:
     def _by_networks(self, inputs: Inputs, per_member: bool, number: int) -> Predictive:
         outputs: list[Tensor] = []
         parts: list[Members] = []
-        begin = 0
+        begin, run = 0, self._runner(inputs, per_member, number)
         for members in self.networks:
-            outputs.append(self._outputs(members, begin, inputs, per_member, number))
+            numbers = range(begin, begin + members.num_members)
+            found = self._at_once(members, numbers, inputs)
+            outputs.append(_at_least_single((run(members, begin) if found is None else found).cpu()))
             parts.append(_without_network(members))
             begin += members.num_members
         whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         return self.task.predictive(whole, parts[0] if len(parts) == 1 else Members.concat(parts))
 
-    def _outputs(self, members: Members, begin: int, inputs: Inputs, per_member: bool, number: int) -> Tensor:
-        """Outputs of some of the networks, from number `begin` on."""
-        numbers = range(begin, begin + members.num_members)
-        found = self._at_once(members, numbers, inputs)
-        if found is None:
-            random = self.networks.dropout_seeds(number, begin, len(numbers))
+    def _runner(self, inputs: Inputs, per_member: bool, number: int) -> Callable[[Members, int], Tensor]:
+        """A function of some of the networks, and the number of the first, that gives their outputs."""
+        recorded: dict[Executor, Callable[[Members], Tensor]] = {}
+
+        def run(members: Members, begin: int) -> Tensor:
             executor = self._best_executor(members, inputs)
-            found = executor.outputs(self._member_outputs, members, inputs, per_member, random)
-        return _at_least_single(found.cpu())
+            random = self.networks.dropout_seeds(number, begin, members.num_members)
+            if per_member or random is not None:
+                return executor.outputs(self._member_outputs, members, inputs, per_member, random)
+            if executor not in recorded:
+                recorded[executor] = self._outputs_by(executor).of(inputs)
+            return recorded[executor](members)
+
+        return run
+
+    def _outputs_by(self, executor: Executor) -> RecordedOutputs:
+        if executor not in self._recorded:
+            self._recorded[executor] = RecordedOutputs(executor, self._member_outputs, self._network)
+        return self._recorded[executor]
 
     def _at_once(self, members: Members, numbers: range, inputs: Inputs) -> Tensor | None:
         """Outputs of drawn networks, if the method has a quicker way than to run each."""
@@ -93,12 +125,21 @@ class Predictor:
             self._for_draws[kind] = for_draws(self.executor, self._member_outputs, members, inputs)
         return self._for_draws[kind]
 
+    def _network(self) -> nn.Module:
+        """The network of this thread, as it is run."""
+        return self.task.module.train(False) if self.task.module.training else self.task.module
+
     def _moved(self, inputs: Inputs) -> Inputs:
         device = self.networks.state.members.weights.device
         return map_tensors(lambda leaf: leaf.to(device), inputs)
 
     def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
         return self.networks.method.member_outputs(self.networks.state, self.task, params, buffers, inputs)
+
+
+def _mixes_rows(network: nn.Module) -> bool:
+    """Whether the output of a row depends on those beside it, as far as that can be seen: batch norm of the batch."""
+    return any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in network.modules())
 
 
 def _without_network(members: Members) -> Members:

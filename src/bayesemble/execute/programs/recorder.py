@@ -60,12 +60,12 @@ class Record:
 class Recorder(EagerMode):
     """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record."""
 
-    def __init__(self, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, inputs: Sequence[Tensor], most_bytes: int | None = None) -> None:
         super().__init__()
         self.record = Record()
         self._slots: dict[int, int] = {}
         self._storages: set[int] = set()
-        self._bytes = 0
+        self._bytes, self._most_bytes = 0, _MOST_BYTES if most_bytes is None else most_bytes
         for tensor in inputs:
             self._add(tensor)
         self.record.num_inputs = len(inputs)
@@ -93,7 +93,7 @@ class Recorder(EagerMode):
             self.give_up(f"{func} draws random numbers")
         elif torch.Tag.dynamic_output_shape in func.tags or not all(isinstance(leaf, Tensor | None) for leaf in leaves):
             self.give_up(f"what is done depends on numbers that {func} gives")
-        elif self._bytes > _MOST_BYTES:
+        elif self._bytes > self._most_bytes:
             self.give_up("it takes too much memory")
         if self.record.obstacle is None:
             given = tuple(None if leaf is None else self._number(leaf) for leaf in leaves)
