@@ -6,6 +6,7 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.types import Batch
+from bayesemble.execute import rule
 from bayesemble.execute.rule import RULE, Load, load_of, row_for
 from bayesemble.models import mlp, resnet
 from helpers import dropout_mlp, images, norm_convnet, small_mlp, table
@@ -86,3 +87,28 @@ def test_rows_of_each_members_own_count_once():
     own = Batch(torch.stack([x, x]), torch.stack([y, y]), inputs_per_member=True, targets_per_member=True)
     assert own.num_rows == len(x)
     assert load_of(task, members, own, 10) == load_of(task, members, Batch(x, y), 10)
+
+
+@pytest.mark.parametrize(
+    ("executor", "wanted", "parameters", "rows"),
+    [
+        (be.Loop(), 18 * 500, 10, 500),
+        (be.Vmap(), 18 * 500, 10, 100),
+        (be.Vmap(chunk=2), 18 * 500, 10, 250),
+        (be.Loop(), 18, 18 * 400, 800),
+        (be.Loop(), 1, 1, 16),
+        (be.Loop(), 18 << 20, 1, 1 << 14),
+    ],
+    ids=str,
+)
+def test_as_many_rows_are_predicted_in_one_go_as_the_cache_and_the_parameters_ask_for(
+    executor, wanted, parameters, rows, monkeypatch
+):
+    """A row of the network gives 18 numbers: 8, 8 and 2."""
+    monkeypatch.setattr(rule, "NUMBERS_PREDICTED_TOGETHER", wanted)
+    task = be.Task(small_mlp, be.Categorical()).bind(48, table()[0])
+
+    def function(params, buffers, inputs, _):
+        return task.forward(params, buffers, inputs)
+
+    assert rule.rows_at_a_time(executor, function, task.new_members(5, 0), table()[0][:4], parameters) == rows

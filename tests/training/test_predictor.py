@@ -120,3 +120,44 @@ def test_predictions_have_single_precision_at_least(dtype, expected):
     learned = be.Task(lambda: torch.nn.Linear(4, 1).to(dtype), be.Gaussian(noise="learned"))
     predictive = quick_fit(learned, (x, x.sum(1))).predict(x)
     assert (predictive.mean.dtype, predictive.std.dtype) == (expected, expected)
+
+
+class Mixing(nn.Module):
+    """The batch is normalised by its own mean and variance, in prediction too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(x))
+
+
+def test_rows_at_a_time_go_by_the_network_where_that_changes_nothing():
+    x, y = table()
+
+    def rows(method, model=small_mlp, **changes):
+        ensemble = quick_fit(be.Task(model, be.Categorical()), (x, y), method, executor="loop")
+        task = replace(ensemble.task, **changes)
+        return predictor(replace(ensemble, task=task)).rows_at_a_time
+
+    assert rows(be.DeepEnsemble(num_members=2)) == 1 << 14
+    assert rows(be.DeepEnsemble(num_members=2), lambda: nn.Sequential(nn.Linear(4, 5000), nn.Linear(5000, 2))) == 419
+    assert rows(be.ECMP()) == 1024
+    assert rows(be.MCDropout(), lambda: with_dropout(small_mlp)) == 1024
+    assert rows(be.DeepEnsemble(num_members=2), Mixing) == 1024
+    assert rows(be.DeepEnsemble(num_members=2), example=None) == 1024
+
+
+def test_rows_are_split_into_as_many_as_suit_the_network_unless_told_otherwise(monkeypatch):
+    ensemble, x, seen = quick_fit(be.Task(small_mlp, be.Categorical()), table()), table()[0], []
+    call = Predictor.__call__
+    monkeypatch.setattr(Predictor, "rows_at_a_time", 20)
+    monkeypatch.setattr(
+        Predictor, "__call__", lambda self, inputs, **more: seen.append(len(inputs)) or call(self, inputs, **more)
+    )
+    whole = ensemble.predict(x).probs
+    torch.testing.assert_close(ensemble.predict(x, batch_size=40).probs, whole)
+    torch.testing.assert_close(ensemble.predict(x[:16]).probs, whole[:16])
+    ensemble.evaluate(table())
+    assert seen == [20, 20, 8, 40, 8, 16, 20, 20, 8]
