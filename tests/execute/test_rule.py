@@ -111,4 +111,7 @@ def test_as_many_rows_are_predicted_in_one_go_as_the_cache_and_the_parameters_as
     def function(params, buffers, inputs, _):
         return task.forward(params, buffers, inputs)
 
-    assert rule.rows_at_a_time(executor, function, task.new_members(5, 0), table()[0][:4], parameters) == rows
+    load = rule.prediction_load(executor, function, task.new_members(5, 0), table()[0][:4], parameters)
+    assert load.rows_at_a_time == rows
+    enough = -(-500_000 // (18 * load.together))
+    assert (load.needs_threads(enough), load.needs_threads(enough - 1)) == (True, False)

@@ -161,3 +161,21 @@ def test_rows_are_split_into_as_many_as_suit_the_network_unless_told_otherwise(m
     torch.testing.assert_close(ensemble.predict(x[:16]).probs, whole[:16])
     ensemble.evaluate(table())
     assert seen == [20, 20, 8, 40, 8, 16, 20, 20, 8]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_many_rows_get_more_than_the_one_thread_of_a_step_unless_it_was_asked_for(asked, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    used = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.DeepEnsemble(num_members=3), executor="auto")
+    assert ensemble.executor.threads == 1
+    if asked:
+        ensemble = replace(ensemble, execution="as asked for")
+    used.clear()
+    ensemble.predict(torch.zeros(100, 4))
+    ensemble.predict(torch.zeros(1, 4))
+    few = list(used)
+    ensemble.predict(torch.zeros(10_000, 4))
+    assert few[-2:] == [1, 2]
+    assert (len(used) > len(few)) == asked

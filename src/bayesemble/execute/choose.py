@@ -25,6 +25,7 @@ logger = logging.getLogger("bayesemble")
 
 EXECUTORS: dict[str, type[Executor]] = {"loop": Loop, "vmap": Vmap}
 CHOSEN = ("auto", "measure")
+AS_ASKED_FOR = "as asked for"
 
 _MOST_ROUNDS = 20
 _ENOUGH_SECONDS = 2.0  # two rounds are enough once timing has taken this long
@@ -58,7 +59,7 @@ def choose(wish: str | Executor, task: BoundTask, state: State, batch: Batch, st
         obstacle = vmap_obstacle(task, state.members, batch)
         if obstacle:
             raise ExecutionError(f'{obstacle}; use executor="loop", or "auto" to have it chosen')
-    return Choice(executor, "as asked for")
+    return Choice(executor, AS_ASKED_FOR)
 
 
 def wished(wish: str | Executor) -> Executor | None:

@@ -107,18 +107,36 @@ def _activations(task: BoundTask, members: Members, few: Batch) -> float:
     return _counted(run, copy, few.inputs, few.inputs_per_member, random) / few.num_rows
 
 
-def rows_at_a_time(
-    executor: Executor, function: MemberFunction, members: Members, few: Inputs, num_parameters: int
-) -> int:
-    """How many rows to predict in one go, counted on a few of them.
+@dataclass(frozen=True)
+class PredictionLoad:
+    """What predictions go by."""
 
-    So many that what the layers give stays in the processor's cache, but is more than the parameters, which are read
-    for every batch.
-    """
+    numbers: float
+    """What the layers of one network give for a row."""
+    parameters: int
+    together: int
+    """Networks that are run in one go."""
+
+    @property
+    def rows_at_a_time(self) -> int:
+        """So many that what the layers give stays in the processor's cache, but is more than the parameters.
+
+        Those are read for every batch.
+        """
+        wanted = max(NUMBERS_PREDICTED_TOGETHER / self.together, 2 * self.parameters)
+        return min(max(int(wanted / self.numbers), FEWEST_ROWS), MOST_ROWS)
+
+    def needs_threads(self, num_rows: int) -> bool:
+        """Whether so many rows are work for more than one thread."""
+        return num_rows * self.numbers * self.together >= NUMBERS_OF_ONE_THREAD
+
+
+def prediction_load(
+    executor: Executor, function: MemberFunction, members: Members, few: Inputs, num_parameters: int
+) -> PredictionLoad:
+    """Count what networks handle in a prediction, by running one of them on a few rows."""
     numbers = _counted(function, members.part(0, 1), few, False, None) / len(tensors_of(few)[0])
-    together = executor.parts(members)[0].num_members
-    wanted = max(NUMBERS_PREDICTED_TOGETHER / together, 2 * num_parameters)
-    return min(max(int(wanted / numbers), FEWEST_ROWS), MOST_ROWS)
+    return PredictionLoad(numbers, num_parameters, executor.parts(members)[0].num_members)
 
 
 def _counted(function: MemberFunction, one: Members, inputs: Inputs, per_member: bool, random: list[int] | None) -> int:

@@ -23,6 +23,7 @@ from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
 from bayesemble.core.types import Inputs, tensors_of
+from bayesemble.execute.choose import AS_ASKED_FOR
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
@@ -140,9 +141,13 @@ class Ensemble:
         """Predicts batch after batch of rows with the same networks: see `LastPredictor`."""
         found = self._last_predictor.find(self.state, (num_draws, seed))
         if found is None:
-            found = Predictor(self.task, self.networks(num_draws, seed), self.executor)
+            found = Predictor(self.task, self.networks(num_draws, seed), self.executor, self._threads_asked_for)
             self._last_predictor.keep(self.state, (num_draws, seed), found)
         return found
+
+    @property
+    def _threads_asked_for(self) -> bool:
+        return self.execution in ("", AS_ASKED_FOR)
 
     @cached_property
     def _last_predictor(self) -> LastPredictor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.execute.choose import for_draws
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.programs.outputs import RecordedOutputs
-from bayesemble.execute.rule import rows_at_a_time
+from bayesemble.execute.rule import FEWEST_ROWS, PredictionLoad, prediction_load
 from bayesemble.predictive import Predictive
 from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 from bayesemble.training.draws import DrawnNetworks
@@ -33,6 +33,9 @@ class Predictor:
     task: BoundTask
     networks: DrawnNetworks
     executor: Executor
+    threads_asked_for: bool = True
+    """Whether the executor's number of threads is to be kept to. Otherwise it is for steps of training, and many rows
+    get as many as torch has."""
     _for_draws: dict[Any, Executor] = field(default_factory=dict, init=False, repr=False)
     """How networks that are drawn are run, by the shapes of a row."""
     _recorded: dict[Executor, RecordedOutputs] = field(default_factory=dict, init=False, repr=False)
@@ -45,7 +48,7 @@ class Predictor:
             )
         inputs = self._moved(inputs)
         try:
-            with thread_count(self.executor):
+            with thread_count(self._executor_of(inputs, per_member)):
                 return self._in_closed_form(inputs) or self._by_networks(inputs, per_member, number)
         except BayesembleError:
             raise
@@ -56,14 +59,30 @@ class Predictor:
     @cached_property
     def rows_at_a_time(self) -> int:
         """How many rows to predict in one go, unless told otherwise."""
-        # What dropout drops depends on the batch a row is in, which must not be another one when an ensemble is loaded.
-        random = self.networks.method.keeps_dropout
-        if self.task.example is None or random or not self.networks.at_hand or _mixes_rows(self.task.module):
+        if self._load is None or not self.networks.at_hand or _mixes_rows(self.task.module):
             return _ROWS_OF_DRAWS
-        members, few = next(iter(self.networks)), self._moved(self.task.example)
-        with thread_count(self.executor):
-            found = rows_at_a_time(self.executor, self._member_outputs, members, few, self.task.num_parameters)
+        found = self._load.rows_at_a_time
         return min(found, _ROWS_OF_DRAWS) if self.networks.sampled else found
+
+    @cached_property
+    def _load(self) -> PredictionLoad | None:
+        """What a row asks of the networks, where that is known and rows have nothing to do with those beside them."""
+        # What dropout drops depends on the batch a row is in, which must not be another one when an ensemble is loaded.
+        if self.task.example is None or self.networks.method.keeps_dropout:
+            return None
+        few = self._moved(self.task.example)
+        with thread_count(self.executor):
+            if self._in_closed_form(few) is not None:
+                return None
+            members = next(iter(self.networks))
+            return prediction_load(self.executor, self._member_outputs, members, few, self.task.num_parameters)
+
+    def _executor_of(self, inputs: Inputs, per_member: bool) -> Executor:
+        """The executor, with the number of threads that suits these rows."""
+        rows = tensors_of(inputs)[0].shape[1 if per_member else 0]
+        if self.threads_asked_for or self.executor.threads is None or rows <= FEWEST_ROWS or self._load is None:
+            return self.executor
+        return replace(self.executor, threads=None) if self._load.needs_threads(rows) else self.executor  # type: ignore[type-var]
 
     def _in_closed_form(self, inputs: Inputs) -> Predictive | None:
         """The prediction without networks being drawn, if none were asked for, the method and the likelihood can."""
