@@ -210,9 +210,9 @@ class Predictive(ABC):
         """The logarithm of the average over members of what has these logarithms, `(member, row, ...)`."""
         weights, values = self._weighed(values)
         logs = weights.log().reshape(-1, *[1] * (values.dim() - 1))
-        few = max(_NUMBERS_AT_A_TIME // max(values[:, :1].numel(), 1), 1)  # rows that stay in the processor's cache
-        if values.shape[1] <= few:
+        if values.numel() <= _NUMBERS_AT_A_TIME:
             return torch.logsumexp(values + logs, dim=0)
+        few = max(_NUMBERS_AT_A_TIME // values[:, :1].numel(), 1)  # rows that stay in the processor's cache
         return torch.cat([torch.logsumexp(part + logs, dim=0) for part in values.split(few, dim=1)])
 
     def _weighed(self, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -72,9 +72,10 @@ class RecordedOutputs:
     def find(self, kind: Hashable) -> _Program | str | None:
         """What is known of operations of this kind."""
         with self._lock:
-            if kind in self._programs:
+            found = self._programs.get(kind)
+            if found is not None:
                 self._programs.move_to_end(kind)
-            return self._programs.get(kind)
+            return found
 
     def keep(self, kind: Hashable, found: _Program | Literal["once", "never"]) -> None:
         """Keep it, in place of what was used longest ago if there is much."""
@@ -113,6 +114,8 @@ class _Rows:
         situation, tensors = recorded.situation(), all(isinstance(leaf, Tensor) for leaf in self._leaves)
         self._kind = None if situation is None or not tensors else (situation, structure, _kinds(self._leaves))
         self._common: dict[_Program, tuple[list[Tensor], tuple[Tensor, ...]]] = {}
+        self._last: tuple[Hashable, _Program] | None = None
+        """The program of the part before: mostly the next one has the same."""
 
     @torch.no_grad()
     def outputs(self, members: Members) -> Tensor:
@@ -122,9 +125,12 @@ class _Rows:
     def _run(self, part: _Part) -> Tensor:
         if self._kind is None:
             return self._recorded.run(part, self._inputs)
+        if self._last is not None and self._last[0] is part.kind:
+            return self._replay(self._last[1], part)
         kind = self._kind, part.kind
         found = self._recorded.find(kind)
         if isinstance(found, _Program):
+            self._last = part.kind, found
             return self._replay(found, part)
         if found is None:
             self._recorded.keep(kind, "once")
@@ -160,9 +166,11 @@ class _Rows:
 def _parts(members: Members, executor: Executor) -> list[_Part]:
     common = [leaf for name, leaf in (members.params | members.buffers).items() if name in members.shared]
     names, found = (tuple(members.params), tuple(members.buffers), frozenset(members.shared)), []
+    kinds: dict[Hashable, Hashable] = {}
     for part in executor.parts(members):
         own = [leaf for name, leaf in (part.params | part.buffers).items() if name not in members.shared]
-        found.append(_Part(part, common, own, (part.num_members, names, _kinds(common), _kinds(own))))
+        kind = part.num_members, names, _kinds(common), _kinds(own)
+        found.append(_Part(part, common, own, kinds.setdefault(kind, kind)))  # one object for all that are equal
     return found
 
 
@@ -183,7 +191,11 @@ def _situation(network: nn.Module) -> Hashable:
     if torch_module._has_any_global_hook():
         return None
     settings: list[Any] = []
-    for layer in network.modules():
+    layers: list[nn.Module | None] = [network]
+    for layer in layers:  # which grows meanwhile; `network.modules()` takes three times as long
+        if layer is None:
+            continue
+        layers += layer._modules.values()
         if layer._forward_hooks or layer._forward_pre_hooks:
             return None
         settings += [value for value in vars(layer).values() if isinstance(value, _SIMPLE)]
