@@ -209,6 +209,8 @@ class Predictive(ABC):
     def log_average(self, values: Tensor) -> Tensor:
         """The logarithm of the average over members of what has these logarithms, `(member, row, ...)`."""
         weights, values = self._weighed(values)
+        if len(weights) == 1:
+            return values[0] + weights.log()
         logs = weights.log().reshape(-1, *[1] * (values.dim() - 1))
         if values.numel() <= _NUMBERS_AT_A_TIME:
             return torch.logsumexp(values + logs, dim=0)

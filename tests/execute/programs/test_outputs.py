@@ -251,3 +251,13 @@ def test_threads_get_the_bits_of_one_thread(executor):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: ensemble.predict(x[4 * (i % 8) :][:4]).log_probs, range(64)))
     assert all(torch.equal(one, alone[index % 8]) for index, one in enumerate(found))
+
+
+def test_rows_of_large_data_are_recorded_as_others_are(monkeypatch):
+    """A batch is a view of all rows, whose memory does not count."""
+    monkeypatch.setattr(outputs, "_BYTES_RECORDED", 4 * 6000)
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
+    x = table(4000)[0]
+    found = ensemble.predict(x, batch_size=40).log_probs
+    torch.testing.assert_close(found, plain_outputs(ensemble, x).log_softmax(-1))
+    assert recorded(ensemble)
