@@ -29,6 +29,7 @@ from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock
 from bayesemble.execute.choose import choose
 from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.kept_memory import kept_memory
 from bayesemble.execute.rule import load_of
 from bayesemble.methods.base import Context
 from bayesemble.models import mlp, resnet
@@ -154,6 +155,7 @@ def same_steps(executor: Executor) -> Executor:
     return replace(executor, draws_by_vmap=False) if isinstance(executor, be.Loop) else executor
 
 
+@kept_memory()  # as in a fit
 def measure(case: Case, seconds: float, clock: Callable[[], float]) -> dict[Executor, float] | None:
     """Milliseconds of a step of each candidate, the best round; None if that would take too long."""
     task, state, batch = case.bound()

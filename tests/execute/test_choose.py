@@ -150,6 +150,21 @@ def test_auto_leaves_to_the_loop_what_vmap_would_run_member_by_member_with_a_war
     assert re.fullmatch(r"one by one: vmap would run aten::\w*attention\w* member by member", fitted.execution)
 
 
+def test_steps_are_compiled_where_there_are_many_and_a_compiler(monkeypatch):
+    x, y = table()
+    task = be.Task(small_mlp, be.Categorical()).bind(len(x), x)
+    state = State(task.new_members(3, seed=0))
+
+    def ways(steps: int) -> str:
+        return choose("auto", task, state, Batch(x, y), None, steps).executor.steps
+
+    monkeypatch.setenv("CXX", sys.executable)  # there is such a command
+    assert ways(10**7) == "compiled"
+    assert ways(1000) == "traced"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert ways(10**7) == "traced"
+
+
 IN_OTHER_PROCESSES = """
 import sys, time
 import torch

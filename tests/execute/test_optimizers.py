@@ -64,6 +64,25 @@ def test_gradients_laid_out_differently_in_memory_give_the_same_update(optimizer
 
 
 @over_optimizers
+def test_leaves_of_several_fits_move_to_the_bits_of_each_alone(optimizer, of_torch, generator):
+    def leaves(fits):
+        return {
+            "weight": torch.randn(fits * 2, 7, 3, generator=generator),
+            "bias": torch.randn(fits * 2, 3, generator=generator),
+        }
+
+    params, steps = leaves(5), [leaves(5) for _ in range(4)]
+    moved, slots = {name: leaf.clone() for name, leaf in params.items()}, optimizer.init(params)
+    for gradients in steps:
+        optimizer.update(moved, gradients, slots, 0.05, fits=5)
+    for fit in range(5):
+        own = slice(2 * fit, 2 * fit + 2)
+        parts = [{name: leaf[own].clone() for name, leaf in whole.items()} for whole in (params, *steps)]
+        alone = run(optimizer, parts[0], parts[1:], [0.05] * 4)
+        assert all(torch.equal(moved[name][own], alone[name]) for name in params)
+
+
+@over_optimizers
 def test_a_gradient_broadcast_from_one_number_moves_every_element(optimizer, of_torch):
     params = {"weight": torch.zeros(2, 3, dtype=torch.float64)}
     moved = run(optimizer, params, [{"weight": torch.ones((), dtype=torch.float64).expand(2, 3)}], [0.1])

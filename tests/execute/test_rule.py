@@ -7,7 +7,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.types import Batch
 from bayesemble.execute import rule
-from bayesemble.execute.rule import RULE, Load, load_of, row_for
+from bayesemble.execute.rule import RULE, Load, load_of, repays_compiling, row_for
 from bayesemble.models import mlp, resnet
 from helpers import dropout_mlp, images, norm_convnet, small_mlp, table
 
@@ -36,6 +36,14 @@ def test_each_load_has_its_executor(name):
 
 def test_every_row_of_the_rule_is_taken_by_an_example():
     assert {row_for(load) for load, _ in LOADS.values()} == set(RULE)
+
+
+def test_many_steps_repay_compiling_and_more_so_those_of_larger_members():
+    small, large = Load(5, 15_000, 0, False), Load(10, 190_000, 0, False)
+    assert not repays_compiling(small, 250_000)
+    assert repays_compiling(small, 260_000)
+    assert not repays_compiling(large, 20_000)
+    assert repays_compiling(large, 21_000)
 
 
 class Written(nn.Module):

@@ -3,6 +3,8 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.types import Batch
+from bayesemble.execute.vmap import SideBySide
+from bayesemble.models import mlp
 from helpers import (
     all_leaves,
     dropout_mlp,
@@ -76,6 +78,24 @@ def test_a_shared_leaf_gets_the_sum_of_the_gradients_of_the_members(executor):
     together = executor.gradients(task.mean_log_likelihood, shared, Batch(x, y))[1]
     torch.testing.assert_close(together["0.weight"], apart["0.weight"].sum(0))
     torch.testing.assert_close(together["2.weight"], apart["2.weight"])
+
+
+@pytest.mark.parametrize("per_member", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gradients_of_a_member_have_the_bits_that_they_have_among_any_others(threads, per_member):
+    task = be.Task(lambda: mlp(13, [50], 1), be.Gaussian())
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(24, 77, 13, generator=generator), torch.randn(24, 77, 1, generator=generator)
+    bound = task.bind(77, x[0])
+    members, executor = bound.new_members(24, seed=0), SideBySide(threads=threads, num_fits=12)
+    if not per_member:
+        x, y = (rows[:1].expand(24, *rows.shape[1:]) for rows in (x, y))
+    _, together = executor.gradients(bound.mean_log_likelihood, members, Batch(x, y, None, True, True))
+    for start in range(0, 24, 2):
+        own = slice(start, start + 2)
+        batch = Batch(x[own], y[own], None, True, True) if per_member else Batch(x[0], y[0])
+        _, alone = executor.gradients(bound.mean_log_likelihood, members.part(start, start + 2), batch)
+        assert all(torch.equal(alone[name], leaf[own]) for name, leaf in together.items())
 
 
 def test_a_chunk_of_no_members_is_refused():

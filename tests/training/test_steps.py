@@ -65,6 +65,29 @@ def test_whatever_the_settings(settings, told):
     assert "not re" not in told.text
 
 
+@pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"space": "function"},
+        {"space": "function", "function_prior": False, "anneal": "linear"},
+        {"anneal": "tanh", "driving": 0.5, "measure_every": 3},
+        {"calibrate": False, "kernel": "laplace"},
+    ],
+    ids=str,
+)
+def test_members_that_feel_one_another_too(kind, settings, told):
+    method = kind(num_members=4, **settings)
+    assert same(fitted(method, make=small_mlp, epochs=6), fitted(method, "eager", small_mlp, epochs=6))
+    assert "not re" not in told.text
+
+
+def test_what_a_recorded_step_stumbles_over_is_told_in_the_words_of_the_method():
+    method = be.Repulsive(num_members=3, learning_rate=1e30, optimizer="sgd")
+    with pytest.raises(TrainingError, match="the weights of member 0 are not finite any more at step"):
+        fitted(method, make=small_mlp)
+
+
 def test_most_steps_are_taken_from_the_record(monkeypatch):
     taken = 0
     step = be.DeepEnsemble.step
@@ -131,13 +154,12 @@ def test_a_method_with_a_step_of_its_own_is_recorded_only_if_it_says_so():
             return super().step(state, batch, context)
 
     class Said(Own):
-        def kind_of_step(self, clock):
+        def kind_of_step(self, context):
             return "mine"
 
-    clock = be.Clock(0, 1, 0) if hasattr(be, "Clock") else None
-    assert Own().kind_of_step(clock) is None
-    assert Said().kind_of_step(clock) == "mine"
-    assert be.DeepEnsemble().kind_of_step(clock) == ""
+    assert Own().kind_of_step(None) is None
+    assert Said().kind_of_step(None) == "mine"
+    assert be.DeepEnsemble().kind_of_step(None) == ""
 
 
 def test_large_members_are_not_recorded(monkeypatch, told):

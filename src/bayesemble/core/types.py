@@ -1,5 +1,7 @@
 """Small shared types: leaves, batches, the clock of a run."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +59,11 @@ class Batch:
     def num_rows(self) -> int:
         """How many rows a member sees."""
         return self.targets.shape[1 if self.targets_per_member else 0]
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Views of some of the rows of a batch that all members see."""
+        inputs = map_tensors(lambda leaf: leaf[start:stop], self.inputs)
+        return Batch(inputs, self.targets[start:stop], None if self.rows is None else self.rows[start:stop])
 
     def inputs_of(self, member: int) -> Inputs:
         """Give the inputs that one member sees."""

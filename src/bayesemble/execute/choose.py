@@ -17,7 +17,8 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.types import Batch, Inputs, MemberFunction, map_tensors
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.loop import Loop
-from bayesemble.execute.rule import is_convolutional, load_of, one_by_one, row_for
+from bayesemble.execute.programs import compiled
+from bayesemble.execute.rule import is_convolutional, load_of, one_by_one, repays_compiling, row_for
 from bayesemble.execute.vmap import Vmap
 from bayesemble.task.task import BoundTask
 
@@ -48,11 +49,17 @@ class Choice:
     reason: str
 
 
-def choose(wish: str | Executor, task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> Choice:
-    """Settle on an executor: the one asked for, the rule's under "auto", the quickest under "measure"."""
+def choose(
+    wish: str | Executor, task: BoundTask, state: State, batch: Batch, stepper: Stepper, steps: int = 0
+) -> Choice:
+    """Settle on an executor: the one asked for, the rule's under "auto", the quickest under "measure".
+
+    `steps` are those that could be compiled.
+    """
     executor = wished(wish)
     if executor is None:
-        choice = _by_rule(task, state.members, batch) if wish == "auto" else _fastest(task, state, batch, stepper)
+        auto = wish == "auto"
+        choice = _by_rule(task, state.members, batch, steps) if auto else _fastest(task, state, batch, stepper)
         logger.info("executor: %s (%s)", choice.executor, choice.reason)
         return choice
     if isinstance(executor, Vmap):
@@ -140,7 +147,7 @@ def for_draws(executor: Executor, function: MemberFunction, members: Members, in
     return executor if heard or not _close(expected, found) else vectorised
 
 
-def _by_rule(task: BoundTask, members: Members, batch: Batch) -> Choice:
+def _by_rule(task: BoundTask, members: Members, batch: Batch, steps: int) -> Choice:
     with thread_count(Loop(threads=1)):  # a few rows
         load = load_of(task, members, _few_rows(batch, 1), batch.num_rows)
         row = row_for(load)
@@ -148,7 +155,10 @@ def _by_rule(task: BoundTask, members: Members, batch: Batch) -> Choice:
         obstacle = vmap_obstacle(task, members, batch, slow=False) if isinstance(executor, Vmap) else None
     if obstacle is not None:
         return Choice(replace(one_by_one(load), draws_by_vmap=False), f"one by one: {obstacle}")
-    return Choice(executor, f"{row.words}, {load.numbers:,} numbers a member and step")
+    words = f"{row.words}, {load.numbers:,} numbers a member and step"
+    if isinstance(executor, Vmap) and repays_compiling(load, steps) and compiled.obstacle() is None:
+        return Choice(replace(executor, steps="compiled"), f"{words}, {steps:,} steps repay compiling")
+    return Choice(executor, words)
 
 
 def _fastest(task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> Choice:

@@ -31,11 +31,17 @@ class Executor(ABC):
 
     def __str__(self) -> str:
         threads = [f"on {self.threads} thread" + ("s" if self.threads > 1 else "")] if self.threads else []
-        return " ".join([type(self).__name__.lower(), *self.details(), *threads])
+        steps = [] if self.steps == "traced" else [self.steps]
+        return " ".join([type(self).__name__.lower(), *self.details(), *steps, *threads])
 
     def details(self) -> list[str]:
         """What sets this executor apart from others of its class, in words."""
         return []
+
+    @property
+    def fits(self) -> int:
+        """How many fits the members belong to, those of a fit one behind the other: see `SideBySide`."""
+        return 1
 
     @property
     @abstractmethod

@@ -51,12 +51,19 @@ class Optimizer:
         return {**moments, "steps": steps}
 
     def update(
-        self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float | Tensor
+        self, params: Leaves, gradients: Leaves, slots: dict[str, Leaves], learning_rate: float | Tensor, fits: int = 1
     ) -> None:
-        """Take one step downhill, in place."""
+        """Take one step downhill, in place.
+
+        The last numbers of a tensor that do not fill a vector of the processor are rounded in another way than the
+        others. So where leaves hold members of several `fits`, those of each are a tensor of their own.
+        """
         leaves = list(params.values())
         slopes = [laid_out_like(gradients[name], leaf) for name, leaf in params.items()]
         moments = {slot: [kept[name] for name in params] for slot, kept in slots.items() if slot in _MOMENTS}
+        if fits > 1:
+            leaves, slopes = _each(leaves, fits), _each(slopes, fits)
+            moments = {slot: _each(kept, fits) for slot, kept in moments.items()}
         common: dict[str, Any] = {"lr": learning_rate, "weight_decay": self.weight_decay, "maximize": False}
         with torch.no_grad():
             if self.name == "sgd":
@@ -103,6 +110,11 @@ def leaf_rows(leaf: Tensor) -> Tensor:
     """A view `(member, coordinate)` of a leaf, in the order in which it lies in memory; a copy if there is none."""
     order = sorted(range(1, leaf.dim()), key=leaf.stride, reverse=True)
     return leaf.permute(0, *order).reshape(len(leaf), -1)
+
+
+def _each(leaves: list[Tensor], fits: int) -> list[Tensor]:
+    """Views of what belongs to each fit."""
+    return [part for leaf in leaves for part in leaf.chunk(fits)]
 
 
 def laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ NUMBERS_TOGETHER = 6_000_000  # that vmap handles at a time
 NUMBERS_OF_ONE_THREAD = 500_000  # handled at a time
 NUMBERS_PREDICTED_TOGETHER = 1 << 21
 FEWEST_ROWS, MOST_ROWS = 16, 1 << 14  # predicted in one go
+MILLISECONDS_TO_COMPILE = 25_000
+REPAID = 4  # times that what compiling gains has to be, as training may stop early
 DEEP = 6  # convolutions of images; in a shallower network, those of one or three channels are slow in channels-last
 
 
@@ -74,6 +76,12 @@ RULE = (
     Row("large network or batch", lambda load: load.numbers > MANY_NUMBERS, one_by_one),
     Row("small network and batch", lambda _: True, _all_at_once),
 )
+
+
+def repays_compiling(load: Load, steps: int) -> bool:
+    """Whether so many steps are worth compiling: what is gained in each is Python, and passes through memory."""
+    gained = 0.2 + 2.5e-6 * load.members * load.numbers  # milliseconds
+    return steps * gained >= REPAID * MILLISECONDS_TO_COMPILE
 
 
 def row_for(load: Load) -> Row:

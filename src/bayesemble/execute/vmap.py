@@ -125,6 +125,22 @@ class Vmap(Executor):
             yield start, min(start + size, members.num_members)
 
 
+@dataclass(frozen=True)
+class SideBySide(Vmap):
+    """Members of several fits, vectorised together, to the bits that each fit gives alone.
+
+    A product of stacked matrices (`bmm`) rounds each of them in the same way whatever lies beside it. What rounds by
+    the place of a number in its tensor, as fused optimisers do at its end, has to be done fit by fit.
+    """
+
+    num_fits: int = setting(1, "fits that the members belong to, in equal shares", least=1)
+
+    @property
+    def fits(self) -> int:
+        """How many fits there are."""
+        return self.num_fits
+
+
 def _vectorised(function: Callable[..., Any], members: Members, batch: Batch, random: bool) -> Callable[..., Any]:
     """The function over all members; their number is one more argument, as all leaves and rows may be shared."""
     axes = (

@@ -26,6 +26,11 @@ class Context:
     given_numbers: Mapping[str, Tensor] | None = None
     """`Method.numbers` as tensors, where a step is recorded."""
 
+    @property
+    def recorded(self) -> bool:
+        """Whether the step is being recorded: it must not look at numbers, and leaves checks to steps that are not."""
+        return self.given_numbers is not None
+
     def number(self, method: Method, name: str) -> float | Tensor:
         """One of `method.numbers` at this step; a tensor without axes where the step is recorded."""
         return (method.numbers(self.clock) if self.given_numbers is None else self.given_numbers)[name]
@@ -84,6 +89,9 @@ class Method(ABC):
     independent: ClassVar[bool] = False
     """Whether each member moves without regard to the others, and what a slot has of it lies at its number, so that
     one can be left behind."""
+    steps_alike: ClassVar[bool] = False
+    """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock than a
+    learning rate, so that fits with other seeds can take it together."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Settings that may change when a run is resumed: those that nothing in the state depends on."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()
@@ -110,7 +118,7 @@ class Method(ABC):
         `gradients_per_step` says how many, under `gradients`.
         """
 
-    def kind_of_step(self, clock: Clock) -> Hashable | None:
+    def kind_of_step(self, context: Context) -> Hashable | None:
         """What tells this step from steps that are made of other operations, so that it can be recorded and repeated.
 
         Steps of one kind do the same to state, batch and `numbers`, whatever their values; they draw nothing at random

@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from bayesemble.core.members import State
-from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.core.types import Batch, Info
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
 
@@ -23,8 +23,9 @@ class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
     independent = True
+    steps_alike = True
 
-    def kind_of_step(self, clock: Clock) -> Hashable:
+    def kind_of_step(self, context: Context) -> Hashable:
         """All steps are alike."""
         return ""
 

@@ -118,8 +118,8 @@ class GradientMethod(Method):
         torch._foreach_div_(list(direction.values()), -context.task.num_data)
         if self.clip is not None:
             clip_per_member(direction, self.clip, state.members.shared)
-        rate = context.number(self, "learning_rate")
-        self.make_optimizer().update(state.members.params, direction, state.slots, rate)
+        rate, fits = context.number(self, "learning_rate"), context.executor.fits
+        self.make_optimizer().update(state.members.params, direction, state.slots, rate, fits)
         return state
 
 

@@ -339,7 +339,7 @@ class BoundTask(Task):
         return gradients
 
     def add_prior_gradient(
-        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float = 1.0
+        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor = 1.0
     ) -> None:
         """Add the part of `log_joint_gradient` that comes from the prior, times a factor, in place."""
         if self.prior is None:
@@ -352,7 +352,8 @@ class BoundTask(Task):
             for gradient, own, *middle in zip(*parts, strict=True):
                 shifted = own - middle[0] if middle else own
                 pull = self.prior.gradient({name: shifted}, self.scales)[name]
-                gradient.add_(pull, alpha=factor / self.temperature)
+                plain = not isinstance(factor, Tensor) and factor == 1
+                gradient.add_(pull if plain else pull * factor, alpha=1 / self.temperature)
 
     def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:
         """The part of `log_joint_gradient` that comes from the data: N / temperature times the gradient, in place."""

@@ -21,6 +21,7 @@ from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
 
+_NUMBERS_AT_A_TIME = 1 << 20  # that are gathered from memory
 _ROWS_LOOKED_AT = 8  # by the fingerprint of a Dataset
 
 
@@ -88,14 +89,27 @@ class ArraySource:
         With `rows` `(member, row)`, member i sees the rows that `rows[i]` names, as a bootstrap wants it.
         """
         order = torch.randperm(self.num_data, generator=seeds.generator(seed, "shuffle", epoch))
-        for start, stop in _bounds(self.num_data, batch_size):
-            chosen = order[start:stop] if rows is None else rows[:, order[start:stop]]
-            yield self._take(chosen)
+        bounds = _bounds(self.num_data, batch_size)
+        if self.per_member or rows is not None:
+            for start, stop in bounds:
+                yield self._take(order[start:stop] if rows is None else rows[:, order[start:stop]])
+            return
+        many = self._batches_at_a_time(bounds[0][1])
+        for part in (bounds[first : first + many] for first in range(0, len(bounds), many)):
+            begin, end = part[0][0], part[-1][1]
+            block = self._take(order[begin:end])
+            for start, stop in part:
+                yield block.part(start - begin, stop - begin) if len(part) > 1 else block
 
     def in_order(self, batch_size: int | None) -> Iterator[Batch]:
         """All rows as they stand."""
         for start, stop in _bounds(self.num_data, batch_size):
             yield self._take(torch.arange(start, stop))
+
+    def _batches_at_a_time(self, size: int) -> int:
+        """How many batches are gathered in one go, of which they are then views: many, if they are small."""
+        row = sum(leaf[0].numel() for leaf in (*tensors_of(self.inputs), self.targets))
+        return max(_NUMBERS_AT_A_TIME // max(row * size, 1), 1)
 
     def _take(self, rows: Tensor) -> Batch:
         if self.per_member:

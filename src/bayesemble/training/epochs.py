@@ -77,7 +77,7 @@ def _through_epochs(
     while not run.standing.trained and request.signal is None:
         run = _train_epoch(run, steps, source, rows, plan, bar, request)
         if not run.standing.step:
-            run = _after_epoch(run, held_out, plan, bar)
+            run = after_epoch(run, held_out, plan, bar)
         due = run.standing.trained or (not run.standing.step and run.standing.epoch % plan.checkpoint_every == 0)
         if plan.folder is not None and due:
             run.save(plan.folder, plan.keep_checkpoints)
@@ -89,7 +89,7 @@ def _through_epochs(
     return run
 
 
-def _after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progress) -> Run:
+def after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progress) -> Run:
     """Record, validate and tell what an epoch has come to."""
     if run.ensemble.recording is not None:
         run.ensemble.recording.add(run.standing.epoch, run.ensemble.state.members)
@@ -127,17 +127,21 @@ def _train_epoch(
         if request.signal is not None:
             break
     if not epoch:
-        losses = [loss if math.isfinite(loss) else None for loss in told[0]["loss"].tolist()]
-        standing = replace(standing, first_losses=losses)
+        standing = replace(standing, first_losses=first_losses(told[0]))
     if before is None:
-        _check_finite(state, told, epoch + 1)
+        check_finite(state, told, epoch + 1)
     else:
         state, standing = _leave_behind(state, before, told, standing)
     standing = replace(standing, step=step, seconds=standing.seconds + time.perf_counter() - start)
     run = replace(
         run, ensemble=replace(ensemble, state=state, executor=take_step.executor), standing=standing, gathered=told
     )
-    return run if request.signal is not None and step < plan.steps else _with_row(run)
+    return run if request.signal is not None and step < plan.steps else with_row(run)
+
+
+def first_losses(info: Info) -> list[float | None]:
+    """The loss of each member at the first step, None if it is not finite."""
+    return [loss if math.isfinite(loss) else None for loss in info["loss"].tolist()]
 
 
 def kept_copy(state: State, allocator: Allocator, name: str) -> State:
@@ -180,7 +184,7 @@ def _step(take_step: Steps, state: State, batch: Batch, clock: Clock) -> tuple[S
         raise
 
 
-def _with_row(run: Run) -> Run:
+def with_row(run: Run) -> Run:
     """The run after its epoch, with what the epoch told in the history."""
     ensemble, standing, epoch = run.ensemble, run.standing, run.standing.epoch + 1
     row: Row = {"epoch": epoch}
@@ -208,7 +212,7 @@ def _means(told: list[Info], standing: Standing) -> Row:
     return means
 
 
-def _check_finite(state: State, told: list[Info], epoch: int) -> None:
+def check_finite(state: State, told: list[Info], epoch: int) -> None:
     """Stop before numbers that are not finite are saved or returned: a loss can be finite where its gradient is not."""
     losses = torch.stack([info["loss"] for info in told])
     if not losses.isfinite().all():

@@ -29,7 +29,7 @@ from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
 
-_MOST_BYTES = 1 << 26  # of a state: a step of a larger one is mostly arithmetic, and to check it takes a copy
+_MOST_BYTES = 1 << 24  # of a state: a step of a larger one is mostly arithmetic, and to check it takes a copy
 _ROUNDING = 1e-4
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -59,7 +59,8 @@ class Steps:
 
     def __call__(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
         """Take a step. The tensors of the state may be changed in place; use only what is returned."""
-        kind = self.method.kind_of_step(clock) if self._recording else None
+        context = Context(self.task, self.executor, clock)
+        kind = self.method.kind_of_step(context) if self._recording else None
         if kind is None:
             return self._eager(state, batch, clock)
         if state is not self._state:
@@ -72,7 +73,11 @@ class Steps:
         program.uses += 1
         if program.uses & (program.uses - 1) == 0:
             return self._both_ways(key, program, state, batch, clock)
-        return self._replayed(program, state, tensors, clock)
+        try:
+            return self._replayed(program, state, tensors, clock)
+        except RuntimeError:
+            self._eager(state, batch, clock)  # the step itself may say better what is wrong
+            raise
 
     def _can_record(self) -> bool:
         obstacles = {
@@ -111,8 +116,11 @@ class Steps:
         recorder = Recorder([*leaves, *tensors, *numbers.values()])
         if sum(leaf.numel() * leaf.element_size() for leaf in leaves) > _MOST_BYTES:
             recorder.give_up("the members are too large to gain from it")
-        with recorder:
-            after, info = self.method.step(trial, batch, Context(self.task, self.executor, clock, numbers))
+        try:
+            with recorder:
+                after, info = self.method.step(trial, batch, Context(self.task, self.executor, clock, numbers))
+        except RuntimeError:
+            return None  # the step itself may say better what is wrong
         here = _leaves_of(after)
         in_place = len(here) == len(leaves) and all(one is other for one, other in zip(here, leaves, strict=True))
         record = recorder.finish([*info.values(), *([] if in_place else here)])

@@ -395,5 +395,6 @@ def test_a_threshold_is_a_share(threshold):
 
 def test_samples_that_coincide_span_nothing():
     found = principal_axes(torch.zeros(4, 4, dtype=torch.float64), 7)
-    assert found.values.shape == (0,)
+    assert not found.values.any()
+    assert not found.vectors.any()
     assert effective_dimension(found, 7) == 0

@@ -25,7 +25,9 @@ def test_calibrated_repulsion_keeps_steins_identity(whiten, count, dim):
     gram, _ = products([x])
     g = be.Repulsive(num_members=count, whiten=whiten).forces(gram, dim).repelling @ x
     held = -float(((x - x.mean(0)) * g).sum(1).mean())
-    assert held == pytest.approx(be.scores.effective_dimension(be.scores.principal_axes(gram, dim), dim), rel=1e-5)
+    assert held == pytest.approx(
+        float(be.scores.effective_dimension(be.scores.principal_axes(gram, dim), dim)), rel=1e-5
+    )
 
 
 def test_uncalibrated_repulsion_is_as_small_as_the_notes_say():

@@ -63,7 +63,7 @@ def test_calibrated_it_is_svgd_with_a_kernel_in_units_of_the_members_covariance(
     torch.testing.assert_close(found, factor * naive, rtol=1e-4, atol=1e-5 * float(found.abs().max()))
     implied = torch.linalg.solve(between, found)
     held = -float(((x - x.mean(0)) * implied).sum(1).mean())
-    assert held == pytest.approx(effective_dimension(principal_axes(gram, dim), dim), rel=1e-4)
+    assert held == pytest.approx(float(effective_dimension(principal_axes(gram, dim), dim)), rel=1e-4)
 
 
 def test_calibrated_it_follows_every_change_of_units_and_axes():

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from bayesemble.core.seeds import EagerMode, is_random
 
-_MOST_BYTES = 1 << 28  # of tensors that are held while a function is recorded
+_MOST_BYTES = 1 << 26  # of tensors that are held while a function is recorded
 
 
 class Slot(NamedTuple):

@@ -64,9 +64,9 @@ class Snapshot(GradientMethod):
             kept_networks.put(state, keep)
         return state, info
 
-    def kind_of_step(self, clock: Clock) -> Hashable | None:
+    def kind_of_step(self, context: Context) -> Hashable | None:
         """Steps after which nothing is kept are alike."""
-        return "" if self.moment(clock).keep is None else None
+        return "" if self.moment(context.clock).keep is None else None
 
     def numbers(self, clock: Clock) -> dict[str, float]:
         """The learning rate of the cycle."""

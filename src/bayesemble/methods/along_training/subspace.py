@@ -23,7 +23,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Leaves, MemberFunction, TrainingData
+from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, TrainingData
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
 from bayesemble.methods.base import Context
@@ -94,9 +94,9 @@ class Subspace(GradientMethod):
             running_moments.follow(state, context.clock, self.start, self.snapshots, self.num_directions + 1)
         return state, info
 
-    def kind_of_step(self, clock: Clock) -> Hashable | None:
+    def kind_of_step(self, context: Context) -> Hashable | None:
         """Steps after which no snapshot is taken are alike."""
-        due = self.basis != "curve" and running_moments.is_due(clock, self.start, self.snapshots)
+        due = self.basis != "curve" and running_moments.is_due(context.clock, self.start, self.snapshots)
         return None if due else ""
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:

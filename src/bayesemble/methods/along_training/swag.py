@@ -22,7 +22,7 @@ import torch
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Clock, Info, Leaves, TrainingData
+from bayesemble.core.types import Batch, Info, Leaves, TrainingData
 from bayesemble.methods import numbered_draws
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN, SQUARES
@@ -62,9 +62,9 @@ class SWAG(GradientMethod):
         running_moments.follow(state, context.clock, self.start, self.snapshots)
         return state, info
 
-    def kind_of_step(self, clock: Clock) -> Hashable | None:
+    def kind_of_step(self, context: Context) -> Hashable | None:
         """Steps after which no snapshot is taken are alike."""
-        return None if running_moments.is_due(clock, self.start, self.snapshots) else ""
+        return None if running_moments.is_due(context.clock, self.start, self.snapshots) else ""
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""

@@ -35,7 +35,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.memory import available_memory
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, TrainingData, map_tensors
+from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, map_tensors
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.laplace import by_features, gauss_newton
@@ -113,7 +113,7 @@ class Laplace(GradientMethod):
         gradients, info = self.uphill(state, batch, context)
         return self.ascend(state, gradients, context), info
 
-    def kind_of_step(self, clock: Clock) -> Hashable:
+    def kind_of_step(self, context: Context) -> Hashable:
         """All steps are alike."""
         return ""
 

@@ -80,7 +80,7 @@ def laplacian(coupling: Tensor) -> Tensor:
     return off - torch.diag(off.sum(1))
 
 
-def calibrate(matrix: Tensor, gram: Tensor, dim: float) -> Tensor:
+def calibrate(matrix: Tensor, gram: Tensor, dim: float | Tensor) -> Tensor:
     """Rescale an estimate g = A x so that it keeps Stein's identity.
 
     Every density on `dim` coordinates has E[(x - E x) . grad log rho(x)] = -dim. Kernel estimates fall short of it by
@@ -90,31 +90,36 @@ def calibrate(matrix: Tensor, gram: Tensor, dim: float) -> Tensor:
         A <- A * dim / s,   s = -(1/n) sum_i (x_i - mean) . g_i = -trace(A B) / n,   B the products of centred rows
     """
     held = -(matrix * gram).sum() / len(gram)  # B is symmetric
-    if not gram.any():
-        return torch.zeros_like(matrix)
-    if not held > _ROUNDING * matrix.norm() * gram.norm():  # outliers can turn it round: then it is no guide
-        return matrix
-    return matrix * (dim / held)
+    guides = held > _ROUNDING * matrix.norm() * gram.norm()  # outliers can turn it round: then it is no guide
+    rescaled = torch.where(guides, matrix * (dim / torch.where(guides, held, 1.0)), matrix)
+    return torch.where(gram.any(), rescaled, 0.0)
 
 
 class PrincipalAxes(NamedTuple):
-    """Variances `(rank,)`, ascending, and directions `(member, rank)` in which samples differ."""
+    """Variances `(direction,)`, ascending, and directions `(member, direction)`; those in which samples do not differ
+    have the variance 0 and are 0 themselves, and come first."""
 
     values: Tensor
     vectors: Tensor
 
+    @property
+    def rank(self) -> Tensor:
+        """In how many directions samples differ."""
+        return (self.values > 0).sum()
+
 
 def principal_axes(gram: Tensor, dim: int) -> PrincipalAxes:
-    """The eigenpairs of the products B of centred samples that are not zero: n - 1 of them, or fewer."""
+    """The eigenpairs of the products B of centred samples but for the vector of ones: n - 1, at most `dim` not zero."""
     count = len(gram)
     # The vector of ones, which B sends to zero, is moved out of the way to the end.
     values, vectors = torch.linalg.eigh(gram + 2 * gram.trace() / count)
     values, vectors = values[:-1], vectors[:, :-1]
-    rank = min(count - 1, dim, int((values > _NO_VARIANCE * values[-1:]).sum()))
-    return PrincipalAxes(values[count - 1 - rank :], vectors[:, count - 1 - rank :])
+    differ = values > _NO_VARIANCE * values[-1:].clamp(min=0)
+    differ[: max(count - 1 - dim, 0)] = False
+    return PrincipalAxes(torch.where(differ, values, 0.0), torch.where(differ, vectors, 0.0))
 
 
-def effective_dimension(found: PrincipalAxes, dim: int, share: float = 0.5) -> float:
+def effective_dimension(found: PrincipalAxes, dim: int, share: float = 0.5) -> Tensor:
     """How many of the coordinates n samples can stand for, between their rank and `dim`.
 
     Samples span at most n - 1 directions, and members that follow a posterior settle in its widest ones. Charged with
@@ -125,8 +130,11 @@ def effective_dimension(found: PrincipalAxes, dim: int, share: float = 0.5) -> f
 
     where lambda_1 >= ... >= lambda_r > 0 are eigenvalues of the products B of centred rows.
     """
-    values, rank = found.values, len(found.values)
-    return rank * (1 + share * (dim - rank) * float(values[0] / values.sum())) if rank else 0.0
+    values, rank = found.values, found.rank.to(found.values)
+    if not len(values):
+        return rank
+    narrowest = torch.where(values > 0, values, torch.inf).min()
+    return torch.where(rank > 0, rank * (1 + share * (dim - rank) * (narrowest / values.sum())), 0.0)
 
 
 def whitened(found: PrincipalAxes) -> tuple[Tensor, Tensor]:
@@ -137,7 +145,8 @@ def whitened(found: PrincipalAxes) -> tuple[Tensor, Tensor]:
     in which the samples do not differ are left out. Gives `(n U U^T, n B^+)`.
     """
     values, vectors = found
-    return len(vectors) * vectors @ vectors.T, len(vectors) * (vectors / values) @ vectors.T
+    narrowed = vectors / torch.where(values > 0, values, 1.0)
+    return len(vectors) * vectors @ vectors.T, len(vectors) * narrowed @ vectors.T
 
 
 def _estimate(x: Tensor, estimator: str, kernel: Kernel | None, eta: float) -> Tensor:

@@ -14,6 +14,7 @@ estimates the score of their outputs at those of the members. Each time, one of 
 Reference: D'Angelo & Fortuin (2021); Wang et al. (2019).
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -93,9 +94,15 @@ class FunctionSpace(Space):
         gradients = context.executor.coupled_gradients(function, number, members, batch, random, task.allocator)
         direction = task.data_gradient(gradients)
         if not self.function_prior:
-            _add_prior_over_weights(direction, members, task, method.driving_factor(clock), number.shares)
+            _add_prior_over_weights(direction, members, task, method.driven(context), number.shares)
         state = method.ascend(interacting.keep_estimate(state, number.norms) if measure else state, direction, context)
         return state, {"loss": number.losses} | interacting.last_norms(state)
+
+    def kind_of_step(self, context: Context) -> Hashable | None:
+        """Steps are on their own where points or networks are drawn at random."""
+        prior = self.function_prior and context.task.prior is not None
+        drawn = self.points != "batch" or (prior and context.clock.step % self.prior_every == 0)
+        return None if drawn else super().kind_of_step(context)
 
     def _member_function(self, method: InteractingMethod, task: BoundTask, points: Inputs | None) -> OutputFunction:
         """Outputs of one member on the batch, its features where functions are compared, leaves of the likelihood."""
@@ -195,13 +202,13 @@ class _NumberToClimb:
 
     def __call__(self, outputs: Outputs) -> Tensor:
         """factor * log likelihoods + f . u, where u counts as constant."""
-        task, factor = self.context.task, self.method.driving_factor(self.context.clock)
+        task, factor = self.context.task, self.method.driven(self.context)
         log_likelihood = _log_likelihoods(task, outputs, self.batch)
         self.losses = -log_likelihood.detach()
         features = outputs["features"].flatten(1)
         positions = features.detach() if self.finished is None else torch.cat([self.finished, features.detach()])
         gram, dim = interacting.products([positions])
-        interacting.check_finite(gram, "outputs", self.context.clock)
+        interacting.check_finite(gram, "outputs", self.context)
         forces = self.method.forces(gram, dim - self.space.dependent(task, outputs["features"][0]))
         pull = self.space.prior_every * _prior_score(self.prior, features.detach())
         push = -forces.repelling[-len(features) :].to(features.dtype) @ (positions - positions[0])
@@ -212,6 +219,7 @@ class _NumberToClimb:
         if self.measure:
             driving = factor * torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
             self.norms = interacting.norms(driving, forces.repelling, gram)
+            interacting.watch(self.norms, self.context)
         if self.shares is not None:  # members share what drives them: D s in the place of s
             pull = self.shares @ pull
             drift = drift + (outputs["outputs"].flatten(1) * (self.shares @ slope - slope)).sum()
@@ -231,7 +239,7 @@ def _log_likelihoods(task: BoundTask, outputs: Outputs, batch: Batch) -> Tensor:
 
 
 def _add_prior_over_weights(
-    direction: Leaves, members: Members, task: BoundTask, factor: float, shares: Tensor | None
+    direction: Leaves, members: Members, task: BoundTask, factor: float | Tensor, shares: Tensor | None
 ) -> None:
     """Add the gradient of the prior over weights, in place; members share it as they share that of the likelihood."""
     if shares is None:

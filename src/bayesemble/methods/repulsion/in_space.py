@@ -5,6 +5,7 @@ Repulsive(space="function", prior_every=4)      # the same; the command line has
 """
 
 import dataclasses
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -81,3 +82,7 @@ class MethodInSpace(InteractingMethod):
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Move the members, all from the same snapshot."""
         return self.own_space.step(self, state, batch, context)
+
+    def kind_of_step(self, context: Context) -> Hashable | None:
+        """As the space says."""
+        return self.own_space.kind_of_step(context)

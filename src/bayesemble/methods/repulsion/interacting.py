@@ -12,6 +12,7 @@ the centred members.
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -85,6 +86,17 @@ class InteractingMethod(GradientMethod, ABC):
         cycle = max(span // 5, 1)
         return self.driving * ((clock.step % cycle) / cycle) ** 10
 
+    def numbers(self, clock: Clock) -> dict[str, float]:
+        """The learning rate, and the factor on the driving force."""
+        return super().numbers(clock) | {"driving": self.driving_factor(clock)}
+
+    def driven(self, context: Context) -> float | Tensor:
+        """The factor on the driving force at this step."""
+        if self.anneal == "none":
+            return self.driving
+        number = context.number(self, "driving")
+        return number.to(context.task.dtype) if isinstance(number, Tensor) else number
+
 
 @dataclass(frozen=True, kw_only=True)
 class Space(ABC):
@@ -115,15 +127,21 @@ class Space(ABC):
         `all_members` are those that repel, if there are others besides; those that move come last.
         """
 
+    def kind_of_step(self, context: Context) -> Hashable | None:
+        """What tells a step from those that are made of other operations, as `Method.kind_of_step` has it."""
+        return "measured" if self._is_time(context) else "kept"
+
     def is_due(self, state: State, context: Context) -> bool:
         """Whether forces are estimated anew at this step, as they always are the first time.
 
         Members of large networks move little, against their distances, from one step to the next, and an estimate
         costs time. Small ones may be many and close together, where the matrices change fast, and cost nothing.
         """
+        return self._is_time(context) or _LAST_ESTIMATE not in state.slots
+
+    def _is_time(self, context: Context) -> bool:
         large = context.task.num_parameters > _PARAMETERS_OF_A_LARGE_NETWORK
-        every = self.measure_every or (4 if large else 1)
-        return context.clock.step % every == 0 or _LAST_ESTIMATE not in state.slots
+        return context.clock.step % (self.measure_every or (4 if large else 1)) == 0
 
 
 def keep_estimate(state: State, estimate: Leaves) -> State:
@@ -141,13 +159,13 @@ def last_norms(state: State) -> Info:
     return {name: state.slots[_LAST_ESTIMATE][name] for name in ("driving_norm", "repulsion_norm")}
 
 
-def check_finite(gram: Tensor, what: str, clock: Clock) -> None:
+def check_finite(gram: Tensor, what: str, context: Context) -> None:
     """Stop with a sentence if members have left the real numbers, before their distances are looked at."""
-    if not gram.isfinite().all():
+    if not context.recorded and not gram.isfinite().all():
         member = int((~gram.diagonal().isfinite()).nonzero()[0])
         raise TrainingError(
-            f"the {what} of member {member} are not finite any more at step {clock.step + 1}; lower the learning rate, "
-            "set clip=1.0, or check the scale of the inputs"
+            f"the {what} of member {member} are not finite any more at step {context.clock.step + 1}; lower the "
+            "learning rate, set clip=1.0, or check the scale of the inputs"
         )
 
 
@@ -174,18 +192,18 @@ def blocks(rows: Tensor) -> tuple[Tensor, ...]:
 
 
 def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:
-    """Lengths of the forces on each member, `(member,)`: |R x_i|^2 = (R B R^T)_ii; warns of a faint repulsion.
+    """Lengths of the forces on each member, `(member,)`: |R x_i|^2 = (R B R^T)_ii.
 
     `driving` has the lengths of the driving forces, with the factor on them.
     """
     squares = ((repelling @ gram) * repelling).sum(1)[-len(driving) :]
-    found = {"driving_norm": driving.double(), "repulsion_norm": squares.clamp(min=0).sqrt()}
-    _watch(found)
-    return found
+    return {"driving_norm": driving.double(), "repulsion_norm": squares.clamp(min=0).sqrt()}
 
 
-def _watch(found: Info) -> None:
+def watch(found: Info, context: Context) -> None:
     """Warn if the repulsion is too faint to do anything."""
+    if context.recorded:
+        return
     shares = found["repulsion_norm"] / found["driving_norm"].clamp(min=1e-300)
     if 0 < float(shares.max()) < _FAINT_SHARE_OF_DRIVING_FORCE:
         warnings.warn(

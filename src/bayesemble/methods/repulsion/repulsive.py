@@ -8,6 +8,7 @@ this is a deep ensemble, whose members may all sit on the same mode; with it, th
 Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian". The calibration is ours.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -65,6 +66,10 @@ class Repulsive(MethodInSpace):
         if self.sequential:
             return one_by_one.step(self, state, batch, context)
         return super().step(state, batch, context)
+
+    def kind_of_step(self, context: Context) -> Hashable | None:
+        """As the space says; members that come in turn are on their own."""
+        return None if self.sequential else super().kind_of_step(context)
 
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """No exchange of scores; repulsion by the estimated score of the members' own density."""

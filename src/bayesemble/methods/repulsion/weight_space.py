@@ -10,6 +10,7 @@ D and R change little from one step to the next in large networks, so they may b
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
@@ -47,14 +48,15 @@ class WeightSpace(Space):
         all_members = all_members or state.members
         names = self._repelled(context.task, all_members)
         gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
-        estimate, factor = interacting.last_estimate(state), method.driving_factor(context.clock)
+        estimate, factor = interacting.last_estimate(state), method.driven(context)
         if self.is_due(state, context) or len(estimate["repelling"]) != all_members.num_members:
             gram, dim = interacting.products([all_members.params[name] for name in names])
-            interacting.check_finite(gram, "weights", context.clock)
+            interacting.check_finite(gram, "weights", context)
             forces = method.forces(gram, dim)
             estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
             driving = factor * member_norms([gradients[name] for name in names])
             estimate |= interacting.norms(driving, forces.repelling, gram)
+            interacting.watch(estimate, context)
         forces = Forces(estimate.get("driving"), estimate["repelling"])
         combine(forces, gradients, all_members.params, names, factor)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
@@ -68,20 +70,19 @@ class WeightSpace(Space):
         return names
 
 
-def combine(forces: Forces, gradients: Leaves, positions: Leaves, names: list[str], factor: float) -> None:
+def combine(forces: Forces, gradients: Leaves, positions: Leaves, names: list[str], factor: float | Tensor) -> None:
     """phi = driving @ (factor * gradients) - repelling @ positions, in place of the gradients.
 
     Where there are more positions than gradients, the last ones move.
     """
+    if isinstance(factor, Tensor) or factor != 1:
+        torch._foreach_mul_(list(gradients.values()), factor)
     kind = gradients[names[0]].dtype
     repelling = forces.repelling[-len(gradients[names[0]]) :].to(kind)
     driving = None if forces.driving is None else forces.driving.to(kind)
-    for name in gradients:
-        if name not in names:
-            gradients[name].mul_(factor)
-            continue
+    for name in names:
         rows, x = leaf_rows(gradients[name]), leaf_rows(positions[name])
         for part, block in zip(interacting.blocks(rows), interacting.blocks(x), strict=True):
             driven = part if driving is None else driving @ part
             # Rows of R sum to zero, so that the first member can be subtracted, which keeps digits.
-            torch.addmm(driven, repelling, block - block[0], beta=factor, alpha=-1, out=part)
+            torch.addmm(driven, repelling, block - block[0], alpha=-1, out=part)

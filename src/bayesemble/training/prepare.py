@@ -1,0 +1,300 @@
+"""What comes before training: settings that go together, data that can be used, and the run itself, new or resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from bayesemble.core.errors import CheckpointError, SettingError
+from bayesemble.core.offload import MEMORY, Disk
+from bayesemble.core.settings import require, whole
+from bayesemble.execute.choose import Choice, choose, wished
+from bayesemble.execute.executor import Executor
+from bayesemble.methods import Method
+from bayesemble.methods.base import Context
+from bayesemble.methods.size import check_memory
+from bayesemble.task.starts import refuse_trained
+from bayesemble.task.task import BoundTask, Task
+from bayesemble.training.batches import BatchSource, LoaderSource, as_source
+from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.epochs import kept_copy
+from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
+from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.fingerprint import check_same
+from bayesemble.training.run_folders.recording import FOLDER, Recording
+from bayesemble.training.run_folders.standing import Standing
+
+
+class Ready(NamedTuple):
+    """A run that may begin, and what it goes through."""
+
+    run: Run
+    source: BatchSource
+    held_out: BatchSource | None
+    plan: Plan
+
+
+def prepare(
+    task: Task,
+    method: Method,
+    data: Any,
+    *,
+    epochs: int,
+    batch_size: int | None = None,
+    validation: Any = None,
+    patience: int | None = None,
+    keep_best: bool = False,
+    seed: int = 0,
+    executor: str | Executor | Choice = "auto",
+    device: str | torch.device | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: int = 1,
+    keep_checkpoints: int = checkpoints.KEEP,
+    resume: bool = False,
+    offload: str | Path | None = None,
+    record: str | None = None,
+    on_epoch: OnEpoch | None = None,
+    on_nonfinite: str = "raise",
+    change: Sequence[str] = (),
+) -> Ready:
+    """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
+
+    The executor may also be one that was chosen before, for a run like this one.
+    """
+    wish = executor.executor if isinstance(executor, Choice) else executor
+    epochs = whole(epochs, f"epochs must be a whole number from 1, got {epochs!r}")
+    if batch_size is not None:
+        words = f"batch_size must be a whole number from 1, or None for all rows, got {batch_size!r}"
+        batch_size = whole(batch_size, words)
+    seed = whole(seed, f"seed must be a whole number, got {seed!r}", least=None)
+    _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
+    require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
+    _check_method(method)
+    _check_nonfinite(method, on_nonfinite)
+    change = _checked_change(method, change, resume)
+    device = _usable(device)
+    if offload is not None:
+        _check_offload(offload, wish, device, checkpoint)
+    source = as_source(data, task.dtype, batch_size)
+    bound = task.bind(source.num_data, source.example())
+    source = source.checked(bound, training=True).to(device)
+    source.check_members(method.num_members)
+    _check_whole(method, source.steps(batch_size), batch_size)
+    if device.type == "cpu" and offload is None:
+        check_memory(bound, method)
+    if device.type != "cpu":
+        bound.module.to(device)
+    held_out = None
+    if validation is not None:
+        held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(bound, training=False)
+        held_out.check_members(method.num_members)
+
+    found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
+    used = {} if checkpoint is None else {"training": source, "validation": held_out}
+    placed = replace(bound, allocator=MEMORY if offload is None else Disk(offload))
+    plan = Plan(
+        epochs,
+        batch_size,
+        source.steps(batch_size),
+        seed,
+        device,
+        patience=patience,
+        keep_best=keep_best,
+        drop=on_nonfinite == "drop",
+        folder=None if checkpoint is None else Path(checkpoint),
+        checkpoint_every=checkpoint_every,
+        keep_checkpoints=keep_checkpoints,
+        on_epoch=on_epoch,
+        data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
+    )
+    if found is None:
+        run = _start(placed, method, source, executor, plan)
+    else:
+        run = _resume(found, placed, method, source, wish, plan, change)
+    if record is not None:
+        run = _with_recording(run, checkpoint)
+    return Ready(run, source, held_out, plan)
+
+
+def _check_method(method: Any) -> None:
+    if isinstance(method, Method):
+        return
+    came = f"the class {method.__name__}; call it" if isinstance(method, type) else repr(method)
+    raise SettingError(f"method must be one such as be.DeepEnsemble(num_members=5), got {came}")
+
+
+def _check_nonfinite(method: Method, on_nonfinite: str) -> None:
+    """Refuse to drop members where the others would feel it."""
+    require(on_nonfinite in ("raise", "drop"), f"on_nonfinite is 'raise' or 'drop', not {on_nonfinite!r}")
+    if on_nonfinite == "drop" and not method.independent:
+        raise SettingError(
+            f"on_nonfinite='drop' needs members that know nothing of one another, but those of {type(method).__name__} "
+            "may; leave it out, and lower the learning rate or set clip=1.0 if a member diverges"
+        )
+
+
+def _checked_change(method: Method, change: Sequence[str], resume: bool) -> tuple[str, ...]:
+    """The settings that may be other than those of the checkpoint."""
+    names = (change,) if isinstance(change, str) else tuple(change)
+    require(resume or not names, "change=... names settings that change on resuming; pass resume=True with it")
+    for name in names:
+        known = ", ".join(method.changeable) or "none"
+        require(
+            name in method.changeable,
+            f"{name!r} cannot change within a run of {type(method).__name__}; what can: {known}",
+        )
+    return names
+
+
+def _usable(device: str | torch.device | None) -> torch.device:
+    """The device, after a try; numbers must have the type they are asked for on it."""
+    try:
+        found = torch.device(device or "cpu")
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise SettingError(f"device={str(device)!r} cannot be used here: {reason}; leave it out for the CPU") from error
+    if torch.amp.is_autocast_available(found.type) and torch.is_autocast_enabled(found.type):
+        raise SettingError(
+            "fit cannot run inside torch.autocast: weights, gradients and moments would have different number types; "
+            "use autocast inside the network's forward, or give the network another number type"
+        )
+    return found
+
+
+def _check_settings(
+    validation: Any,
+    patience: int | None,
+    keep_best: bool,
+    checkpoint: str | Path | None,
+    checkpoint_every: int,
+    resume: bool,
+) -> None:
+    if patience is not None:
+        whole(patience, f"patience must be a whole number of epochs from 1, got {patience!r}")
+    if validation is None and (patience is not None or keep_best):
+        raise SettingError("patience and keep_best go by the validation loss; pass validation=(x, y)")
+    whole(checkpoint_every, f"checkpoint_every must be a whole number of epochs from 1, got {checkpoint_every!r}")
+    if resume and checkpoint is None:
+        raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
+
+
+def _check_whole(method: Method, steps: int, batch_size: int | None) -> None:
+    """Refuse batches to a method that needs the whole data in every step."""
+    if method.full_batch and steps > 1:
+        raise SettingError(
+            f"{type(method).__name__} uses the whole data in every step, but an epoch has {steps} batches "
+            f"(batch_size={batch_size}); leave batch_size out, and give a DataLoader all rows in one batch"
+        )
+
+
+def _check_offload(
+    folder: str | Path, wish: str | Executor, device: torch.device, checkpoint: str | Path | None
+) -> None:
+    """Refuse what would need all members in memory, or two kinds of files in one folder."""
+    executor = wished(wish)
+    if executor is None or not executor.runs_few_members:
+        raise SettingError(
+            "offload brings in a few members at a time, in plain order: ask for executor=Loop() or Vmap(chunk=...), "
+            f"not {wish!r}"
+        )
+    require(device.type == "cpu", f"offload keeps members in files, which the CPU works on; leave out device={device}")
+    if checkpoint is not None and Path(checkpoint).resolve() == Path(folder).resolve():
+        raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
+
+
+def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:
+    if folder is None or not checkpoints.exists(folder):
+        return None
+    if not resume:
+        raise CheckpointError(
+            f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
+        )
+    return checkpoints.recover(folder, mapped)
+
+
+def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor | Choice, plan: Plan) -> Run:
+    batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
+    refuse_trained(task, batch)
+    state = settled(method.init(task, plan.seed).by_name().to(plan.device), task.allocator)
+
+    def stepper(executor: Executor) -> Callable[[], None]:
+        trial = executor.arrange(state.clone())
+
+        def step() -> None:
+            nonlocal trial
+            trial, _ = method.step(trial, batch, Context(task, executor, plan.clock(0, 0)))
+
+        return step
+
+    recorded = type(method).kind_of_step is not Method.kind_of_step and not task.stochastic
+    steps = plan.total_steps if recorded else 0
+    choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps)
+    arranged = choice.executor.arrange(state)
+    ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
+    return Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
+
+
+def _with_recording(run: Run, checkpoint: str | Path | None) -> Run:
+    """Keep the members along training: in the run folder, if there is one."""
+    recording, standing = Recording(None if checkpoint is None else Path(checkpoint) / FOLDER), run.standing
+    if not standing.step and standing.epoch not in recording.epochs:
+        recording.add(standing.epoch, run.ensemble.state.members)
+    return replace(run, ensemble=replace(run.ensemble, recording=recording))
+
+
+def _resume(
+    found: Checkpoint,
+    task: BoundTask,
+    method: Method,
+    source: BatchSource,
+    wish: str | Executor,
+    plan: Plan,
+    change: tuple[str, ...],
+) -> Run:
+    """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
+    standing = Standing.from_json(found.run.get("progress"))
+    if standing is None:
+        raise CheckpointError("the folder holds a saved ensemble, not a run that can be resumed; choose another folder")
+    if isinstance(source, LoaderSource):
+        source.check_resumable()
+    check_same(standing.data, plan.data)
+    saved = restore(found, task.model, task.output, "the checkpoint")
+    here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
+    asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
+    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": standing.batch_size}
+    changed = [
+        {"epoch": standing.epoch, "setting": name, "from": held["method"].get(name), "to": asked["method"][name]}
+        for name in change
+        if held["method"].get(name) != asked["method"][name]
+    ]
+    held["method"] = held["method"] | {one["setting"]: one["to"] for one in changed}
+    for key, value in asked.items():
+        if value != held[key]:
+            raise CheckpointError(
+                f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings"
+            )
+    if wished(wish) not in (None, saved.executor):
+        raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
+    if standing.dropped and not plan.drop:
+        raise CheckpointError(
+            f"the run has left member {standing.dropped[0]['member']} behind; resume it with on_nonfinite='drop'"
+        )
+    if standing.epoch > plan.epochs:
+        raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
+    state = settled(saved.state.to(plan.device), task.allocator)
+    best = None
+    if found.best is not None:
+        best = kept_copy(saved.executor.arrange(found.best).to(plan.device), task.allocator, "best")
+    standing = replace(
+        standing, epochs=plan.epochs, data=standing.data | plan.data, changed=[*standing.changed, *changed]
+    )
+    standing = replace(standing, finished=standing.finished and standing.trained)
+    told = told_by_step({name: values.to(plan.device) for name, values in found.told.items()}, standing.step)
+    return Run(replace(saved, task=task, method=method, state=state), standing, best, told)
