@@ -38,8 +38,7 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
-from bayesemble.training.last_predictor import LastPredictor
-from bayesemble.training.predictor import Predictor
+from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders import recording
 from bayesemble.training.run_folders.checkpoint import Checkpoint, Row

@@ -1,11 +1,11 @@
-"""Rows into predictions, batch by batch, with the same networks for all of them."""
+"""Rows into predictions, batch by batch, with the same networks for all of them, and for those of the next call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from bayesemble.core.errors import BayesembleError, DataError
-from bayesemble.core.members import Members
+from bayesemble.core.members import Members, State
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.execute.choose import for_draws
 from bayesemble.execute.executor import Executor, thread_count
@@ -24,6 +24,7 @@ from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 from bayesemble.training.draws import DrawnNetworks
 
 _ROWS_OF_DRAWS = 1024
+_MOST_BYTES_KEPT = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +155,55 @@ class Predictor:
 
     def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
         return self.networks.method.member_outputs(self.networks.state, self.task, params, buffers, inputs)
+
+
+class _Kept(NamedTuple):
+    request: Any
+    marks: list[tuple[Tensor, int]]
+    """The tensors of the state, and how often each had been changed in place."""
+    predictor: Predictor
+
+
+class LastPredictor:
+    """The predictor that was asked for last, for whoever asks for the same again, from any thread.
+
+    It is the same as long as every tensor of the state is: torch counts the changes of each. Networks that take much
+    memory beside the state are forgotten once the prediction is over. Copies of an ensemble begin with nothing.
+    """
+
+    def __init__(self) -> None:
+        self._kept: _Kept | None = None  # read and replaced in one go
+
+    def find(self, state: State, request: Any) -> Predictor | None:
+        """The predictor, if this state was asked for the same before."""
+        kept = self._kept
+        if kept is None or kept.request != request:
+            return None
+        leaves = _leaves_of(state)
+        same = len(leaves) == len(kept.marks) and all(
+            leaf is before and leaf._version == changes
+            for leaf, (before, changes) in zip(leaves, kept.marks, strict=True)
+        )
+        return kept.predictor if same else None
+
+    def keep(self, state: State, request: Any, predictor: Predictor) -> None:
+        """Keep it in place of the one before, if changes of the state can be seen."""
+        leaves = _leaves_of(state)
+        seen = not any(leaf.is_inference() for leaf in leaves)
+        self._kept = _Kept(request, [(leaf, leaf._version) for leaf in leaves], predictor) if seen else None
+
+    def forget_if_large(self) -> None:
+        """Give back the memory of large networks, which are drawn again when they are needed again."""
+        kept = self._kept
+        if kept is not None and kept.predictor.networks.bytes_kept > _MOST_BYTES_KEPT:
+            self._kept = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LastPredictor, ()
+
+
+def _leaves_of(state: State) -> list[Tensor]:
+    return [state.members.weights, *(leaf for group in state.groups().values() for leaf in group.values())]
 
 
 def _mixes_rows(network: nn.Module) -> bool:
