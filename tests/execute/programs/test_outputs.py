@@ -140,7 +140,8 @@ class Counting(nn.Linear):
 def test_networks_that_look_at_numbers_are_not_recorded(layer):
     x, y = table(64)
     task = be.Task(lambda: nn.Sequential(nn.Linear(4, 3), layer(3, 2)), be.Categorical())
-    ensemble = quick_fit(task, (x, y), be.DeepEnsemble(num_members=2), executor=be.Loop(steps="eager"))
+    trained = quick_fit(task, (x, y), be.DeepEnsemble(num_members=2), executor=be.Loop(steps="eager"))
+    ensemble = replace(trained, executor=be.Loop())
     for rows in x.split(8):
         assert torch.equal(ensemble.predict(rows).log_probs, plain_outputs(ensemble, rows).log_softmax(-1))
     assert not recorded(ensemble)
@@ -149,7 +150,8 @@ def test_networks_that_look_at_numbers_are_not_recorded(layer):
 def test_a_network_that_counts_its_calls_is_not_recorded():
     x, y = table(64)
     task = be.Task(lambda: nn.Sequential(nn.Linear(4, 3), Counting(3, 2)), be.Categorical())
-    ensemble = quick_fit(task, (x, y), be.DeepEnsemble(num_members=3), executor=be.Loop(steps="eager"))
+    trained = quick_fit(task, (x, y), be.DeepEnsemble(num_members=3), executor=be.Loop(steps="eager"))
+    ensemble = replace(trained, executor=be.Loop())
     for rows in x.split(8):
         before = ensemble.task.module[1].calls
         found = ensemble.predict(rows).log_probs
@@ -261,3 +263,11 @@ def test_rows_of_large_data_are_recorded_as_others_are(monkeypatch):
     found = ensemble.predict(x, batch_size=40).log_probs
     torch.testing.assert_close(found, plain_outputs(ensemble, x).log_softmax(-1))
     assert recorded(ensemble)
+
+
+@pytest.mark.parametrize("executor", [be.Loop(steps="eager"), be.Vmap(steps="eager")], ids=str)
+def test_whoever_asks_for_python_code_gets_it_in_predictions_too(executor):
+    ensemble, x = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor=executor), table()[0]
+    found = [ensemble.predict(x).log_probs for _ in range(3)]
+    torch.testing.assert_close(found[2], plain_outputs(ensemble, x).log_softmax(-1))
+    assert not programs_of(ensemble)
