@@ -139,12 +139,14 @@ class PredictionLoad:
         return num_rows * self.numbers * self.together >= NUMBERS_OF_ONE_THREAD
 
 
-def prediction_load(
-    executor: Executor, function: MemberFunction, members: Members, few: Inputs, num_parameters: int
-) -> PredictionLoad:
+def prediction_load(executor: Executor, task: BoundTask, members: Members, few: Inputs) -> PredictionLoad:
     """Count what networks handle in a prediction, by running one of them on a few rows."""
-    numbers = _counted(function, members.part(0, 1), few, False, None) / len(tensors_of(few)[0])
-    return PredictionLoad(numbers, num_parameters, executor.parts(members)[0].num_members)
+
+    def run(params: Leaves, buffers: Leaves, inputs: Inputs, _: Any) -> Tensor:
+        return task.forward(params, buffers, inputs)
+
+    numbers = _counted(run, members.part(0, 1), few, False, None) / len(tensors_of(few)[0])
+    return PredictionLoad(numbers, task.num_parameters, executor.parts(members)[0].num_members)
 
 
 def _counted(function: MemberFunction, one: Members, inputs: Inputs, per_member: bool, random: list[int] | None) -> int:

@@ -76,7 +76,7 @@ class Predictor:
             if self._in_closed_form(few) is not None:
                 return None
             members = next(iter(self.networks))
-            return prediction_load(self.executor, self._member_outputs, members, few, self.task.num_parameters)
+            return prediction_load(self.executor, self.task, members, few)
 
     def _executor_of(self, inputs: Inputs, per_member: bool) -> Executor:
         """The executor, with the number of threads that suits these rows."""
