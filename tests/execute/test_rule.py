@@ -6,6 +6,7 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.types import Batch
+from bayesemble.execute import rule
 from bayesemble.execute.rule import RULE, Load, load_of, repays_compiling, row_for
 from bayesemble.models import mlp, resnet
 from helpers import dropout_mlp, images, norm_convnet, small_mlp, table
@@ -96,3 +97,30 @@ def test_rows_of_each_members_own_count_once():
     own = Batch(torch.stack([x, x]), torch.stack([y, y]), inputs_per_member=True, targets_per_member=True)
     assert own.num_rows == len(x)
     assert load_of(task, members, own, 10) == load_of(task, members, Batch(x, y), 10)
+
+
+@pytest.mark.parametrize(
+    ("executor", "wanted", "rows"),
+    [
+        (be.Loop(), 18 * 500, 500),
+        (be.Vmap(), 18 * 500, 100),
+        (be.Vmap(chunk=2), 18 * 500, 250),
+        (be.Loop(), 1, 16),
+        (be.Loop(), 18 << 20, 1 << 14),
+    ],
+    ids=str,
+)
+def test_as_many_rows_are_predicted_in_one_go_as_stay_in_the_cache(executor, wanted, rows, monkeypatch):
+    """A row of the network gives 18 numbers: 8, 8 and 2."""
+    monkeypatch.setattr(rule, "NUMBERS_PREDICTED_TOGETHER", wanted)
+    task = be.Task(small_mlp, be.Categorical()).bind(48, table()[0])
+    load = rule.prediction_load(executor, task, task.new_members(5, 0), table()[0][:4])
+    assert (load.numbers, load.parameters) == (18, 58)
+    assert load.rows_at_a_time == rows
+    enough = -(-500_000 // (18 * load.together))
+    assert (load.needs_threads(enough), load.needs_threads(enough - 1)) == (True, False)
+
+
+def test_rows_that_are_predicted_in_one_go_give_more_numbers_than_there_are_parameters():
+    assert rule.PredictionLoad(numbers=1000, parameters=25_000_000, together=1).rows_at_a_time == 1 << 14
+    assert rule.PredictionLoad(numbers=1000, parameters=2_500_000, together=5).rows_at_a_time == 5000

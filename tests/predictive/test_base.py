@@ -14,7 +14,7 @@ import torch
 
 from bayesemble import metrics
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.predictive import PoissonPredictive, Predictive, StudentPredictive, match_targets
+from bayesemble.predictive import PoissonPredictive, Predictive, StudentPredictive, base, match_targets
 from bayesemble.task.likelihoods import Bernoulli
 from mixtures import (
     OF_CLASSES,
@@ -404,3 +404,14 @@ def test_a_member_of_weight_zero_says_nothing_even_if_it_is_not_finite(make, val
     for score in SCORES[plain.kind]:
         assert score(silent, targets) == pytest.approx(score(plain, targets)), score
     assert metrics.summarise(silent, targets) == pytest.approx(metrics.summarise(plain, targets))
+
+
+@pytest.mark.parametrize("shape", [(4, 50), (4, 50, 3), (4, 50, 2, 3)])
+def test_an_average_in_blocks_of_rows_is_that_of_all_rows(shape, generator, monkeypatch):
+    predictive = Predictive.from_probs(torch.ones(4, 50, 1), [0.1, 0.2, 0.3, 0.4])
+    values = torch.randn(shape, generator=generator)
+    whole = predictive.log_average(values)
+    expected = (values.double().exp() * predictive.weights.double().reshape(-1, *[1] * (len(shape) - 1))).sum(0).log()
+    monkeypatch.setattr(base, "_NUMBERS_AT_A_TIME", 40)
+    torch.testing.assert_close(predictive.log_average(values), whole)
+    torch.testing.assert_close(whole.double(), expected, rtol=1e-5, atol=1e-5)

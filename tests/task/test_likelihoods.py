@@ -345,3 +345,15 @@ def test_normal_outputs_are_read_by_a_gaussian_alone():
 def test_noise_must_be_a_positive_standard_deviation(noise):
     with pytest.raises(SettingError, match=f"noise is a number above 0 or 'learned', got {noise!r}"):
         Gaussian(noise)
+
+
+@pytest.mark.parametrize("classes", [2, 5, 32, 33])
+@pytest.mark.parametrize("shape", [(3, 2000), (2, 700, 4)])
+def test_probabilities_of_many_rows_are_those_of_few(shape, classes, generator):
+    outputs = 5 * torch.randn(*shape, classes, generator=generator, dtype=torch.float64)
+    outputs[0, 0, ..., 0] = -torch.inf
+    weights = torch.full(shape[:1], 1 / shape[0])
+    many = Categorical().predictive(outputs, {}, weights)
+    few = [Categorical().predictive(rows, {}, weights) for rows in outputs.split(3, dim=1)]
+    torch.testing.assert_close(many.log_probs, torch.cat([one.log_probs for one in few], 1), rtol=1e-13, atol=1e-13)
+    assert many.log_probs.is_contiguous()

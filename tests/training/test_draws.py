@@ -96,3 +96,27 @@ def test_before_training_is_over_each_member_is_run_once(method):
     found = DrawnNetworks(method, method.init(task, 0), None, 0)
     assert not found.sampled
     assert [part.num_members for part in found] == [2]
+
+
+def test_networks_are_at_hand_if_they_are_kept_and_few(monkeypatch):
+    assert fitted(be.DeepEnsemble(num_members=3)).networks().at_hand
+    assert fitted(be.ECMP()).networks(100).at_hand
+    monkeypatch.setattr(draws, "_BYTES_AT_HAND", 100)
+    assert not fitted(be.DeepEnsemble(num_members=3)).networks().at_hand
+    monkeypatch.undo()
+    monkeypatch.setattr(draws, "_BYTES_AT_A_TIME", 100)
+    assert not fitted(be.ECMP()).networks(100).at_hand
+
+
+def test_draws_are_kept_in_parts_as_long_as_they_take_little_memory(monkeypatch):
+    """A draw has 34 numbers of its own: scale and shift of eight units, and 18 of the output."""
+    monkeypatch.setattr(draws, "_DRAWS_AT_A_TIME", 4)
+    ensemble = fitted(be.ECMP())
+    kept = ensemble.networks(10)
+    assert [one is other for one, other in zip(kept, kept, strict=True)] == [True] * 3
+    assert kept.bytes_kept == 4 * 34 * 10
+    monkeypatch.setattr(draws, "_BYTES_AT_A_TIME", 4 * 34 * 9)
+    drawn = ensemble.networks(10)
+    assert [one is other for one, other in zip(drawn, drawn, strict=True)] == [False] * 3
+    assert drawn.bytes_kept == 0
+    assert all(torch.equal(a.params["3.weight"], b.params["3.weight"]) for a, b in zip(kept, drawn, strict=True))

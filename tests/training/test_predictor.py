@@ -1,6 +1,9 @@
 """Rows into predictions: batch after batch with the same networks, on the executor that suits them."""
 
+import copy
+import pickle
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -8,12 +11,19 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from bayesemble.training.predictor import Predictor
+from bayesemble.execute.executor import Executor
+from bayesemble.training import predictor as training_predictor
+from bayesemble.training.predictor import LastPredictor, Predictor
 from helpers import norm_mlp, quick_fit, small_mlp, table, with_dropout
 
 
 def predictor(ensemble: be.Ensemble, num: int | None = None) -> Predictor:
-    return Predictor(ensemble.task, ensemble.networks(num), ensemble.executor, table()[0])
+    return Predictor(ensemble.task, ensemble.networks(num), ensemble.executor)
+
+
+def best_executor(ensemble: be.Ensemble) -> Executor:
+    predict = predictor(ensemble)
+    return predict._best_executor(next(iter(predict.networks)), table()[0])
 
 
 @pytest.mark.parametrize("method", [be.DeepEnsemble(num_members=3), be.ECMP(), be.SWAG(start=0.3, rank=2)], ids=str)
@@ -29,14 +39,14 @@ def test_batches_of_rows_are_predicted_as_all_rows_are(method):
 def test_draws_are_run_side_by_side_by_auto_and_members_as_they_were_trained():
     drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"), executor="auto")
     assert drawn.executor == be.Loop(draws_by_vmap=True, threads=1)
-    assert predictor(drawn)._best_executor == be.Vmap(chunk=16, threads=1)
+    assert best_executor(drawn) == be.Vmap(chunk=16, threads=1)
     members = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor=be.Loop(draws_by_vmap=True))
-    assert predictor(members)._best_executor == members.executor
+    assert best_executor(members) == members.executor
 
 
 def test_a_loop_that_was_asked_for_is_obeyed_by_draws():
     drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"), executor="loop")
-    assert predictor(drawn)._best_executor == be.Loop()
+    assert best_executor(drawn) == be.Loop()
     together = replace(drawn, executor=be.Loop(draws_by_vmap=True)).predict(table()[0])
     torch.testing.assert_close(drawn.predict(table()[0]).member_probs, together.member_probs)
 
@@ -133,3 +143,153 @@ def test_predictions_have_single_precision_at_least(dtype, expected):
     learned = be.Task(lambda: torch.nn.Linear(4, 1).to(dtype), be.Gaussian(noise="learned"))
     predictive = quick_fit(learned, (x, x.sum(1))).predict(x)
     assert (predictive.mean.dtype, predictive.std.dtype) == (expected, expected)
+
+
+class Mixing(nn.Module):
+    """The batch is normalised by its own mean and variance, in prediction too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.head = nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(x))
+
+
+def test_rows_at_a_time_go_by_the_network_where_that_changes_nothing():
+    x, y = table()
+
+    def rows(method, model=small_mlp, **changes):
+        ensemble = quick_fit(be.Task(model, be.Categorical()), (x, y), method, executor="loop")
+        task = replace(ensemble.task, **changes)
+        return predictor(replace(ensemble, task=task)).rows_at_a_time
+
+    assert rows(be.DeepEnsemble(num_members=2)) == 1 << 14
+    assert rows(be.DeepEnsemble(num_members=2), lambda: nn.Sequential(nn.Linear(4, 5000), nn.Linear(5000, 2))) == 419
+    assert rows(be.ECMP()) == 1024
+    assert rows(be.MCDropout(), lambda: with_dropout(small_mlp)) == 1024
+    assert rows(be.DeepEnsemble(num_members=2), Mixing) == 1024
+    assert rows(be.DeepEnsemble(num_members=2), example=None) == 1024
+
+
+def test_rows_are_split_into_as_many_as_suit_the_network_unless_told_otherwise(monkeypatch):
+    ensemble, x, seen = quick_fit(be.Task(small_mlp, be.Categorical()), table()), table()[0], []
+    call = Predictor.__call__
+    monkeypatch.setattr(Predictor, "rows_at_a_time", 20)
+    monkeypatch.setattr(
+        Predictor, "__call__", lambda self, inputs, **more: seen.append(len(inputs)) or call(self, inputs, **more)
+    )
+    whole = ensemble.predict(x).probs
+    torch.testing.assert_close(ensemble.predict(x, batch_size=40).probs, whole)
+    torch.testing.assert_close(ensemble.predict(x[:16]).probs, whole[:16])
+    ensemble.evaluate(table())
+    assert seen == [20, 20, 8, 40, 8, 16, 20, 20, 8]
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_many_rows_get_more_than_the_one_thread_of_a_step_unless_it_was_asked_for(asked, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    used = []
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.DeepEnsemble(num_members=3), executor="auto")
+    assert ensemble.executor.threads == 1
+    if asked:
+        ensemble = replace(ensemble, execution="as asked for")
+    used.clear()
+    ensemble.predict(torch.zeros(100, 4))
+    ensemble.predict(torch.zeros(1, 4))
+    few = list(used)
+    ensemble.predict(torch.zeros(10_000, 4))
+    assert few[-2:] == [1, 2]
+    assert (len(used) > len(few)) == asked
+
+
+METHODS = [
+    be.DeepEnsemble(num_members=3),
+    be.ECMP(num_members=2),
+    be.SWAG(start=0.3, rank=2),
+    be.Snapshot(num_members=2, snapshots=2),
+]
+
+
+def fitted(method: be.methods.Method, model=norm_mlp) -> be.Ensemble:
+    return quick_fit(be.Task(model, be.Categorical()), table(), method)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_predictions_row_by_row_are_those_of_an_ensemble_that_keeps_nothing(method):
+    ensemble, x = fitted(method), table()[0][:6]
+    kept = [ensemble.predict(row[None]).member_probs for row in x]
+    fresh = [replace(ensemble).predict(row[None]).member_probs for row in x]
+    assert all(torch.equal(one, other) for one, other in zip(kept, fresh, strict=True))
+
+
+def test_networks_are_drawn_once_for_all_calls_that_ask_for_the_same(monkeypatch):
+    ensemble, x, drawn = fitted(be.ECMP()), table()[0], []
+    draw = be.ECMP.draw
+    monkeypatch.setattr(
+        be.ECMP, "draw", lambda self, state, numbers, seed: drawn.append(numbers) or draw(self, state, numbers, seed)
+    )
+    ensemble.predict(x)
+    first = len(drawn)
+    ensemble.predict(x[:1])
+    ensemble.evaluate(table())
+    assert len(drawn) == first > 0
+    ensemble.predict(x, seed=1)
+    ensemble.predict(x, seed=1, num_draws=3)
+    assert len(drawn) == 3 * first
+
+
+@pytest.mark.parametrize("change", ["in place", "another tensor", "weights"])
+def test_a_changed_state_is_predicted_with_anew(change):
+    ensemble, x = fitted(be.ECMP(num_members=2)), table()[0]
+    before = ensemble.predict(x).probs
+    members = ensemble.state.members
+    if change == "in place":
+        members.params["3.weight"].mul_(2)
+    elif change == "another tensor":
+        members.params["3.weight"] = 2 * members.params["3.weight"]
+    else:
+        members.weights.copy_(torch.tensor([0.0, 1.0]))
+    after = ensemble.predict(x)
+    assert not torch.equal(after.probs, before)
+    assert torch.equal(after.probs, replace(ensemble).predict(x).probs)
+
+
+def test_large_networks_are_not_kept(monkeypatch):
+    ensemble, x = fitted(be.ECMP()), table()[0]
+    ensemble.predict(x)
+    assert ensemble.predictor() is ensemble.predictor()
+    monkeypatch.setattr(training_predictor, "_MOST_BYTES_KEPT", 100)
+    known = ensemble.predictor()
+    ensemble.predict(x)
+    assert ensemble.predictor() is not known
+    members = fitted(be.DeepEnsemble(num_members=3))  # take no memory beside the state
+    known = members.predictor()
+    members.predict(x)
+    assert members.predictor() is known
+
+
+def test_a_copy_of_an_ensemble_begins_with_nothing():
+    assert isinstance(pickle.loads(pickle.dumps(LastPredictor())), LastPredictor)
+    ensemble, x = fitted(be.ECMP(), small_mlp), table()[0]
+    expected = ensemble.predict(x).probs
+    for other in (copy.deepcopy(ensemble), pickle.loads(pickle.dumps(ensemble))):
+        assert other._last_predictor._kept is None
+        assert torch.equal(other.predict(x).probs, expected)
+
+
+def test_threads_that_ask_for_different_draws_get_their_own():
+    ensemble, x = fitted(be.ECMP(), small_mlp), table()[0]
+    alone = [replace(ensemble).predict(x, seed=seed, num_draws=3).probs for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda index: ensemble.predict(x, seed=index % 4, num_draws=3).probs, range(40)))
+    assert all(torch.equal(one, alone[index % 4]) for index, one in enumerate(found))
+
+
+def test_tensors_of_inference_mode_cannot_say_whether_they_changed():
+    ensemble, x = fitted(be.ECMP()), table()[0]
+    with torch.inference_mode():
+        frozen = replace(ensemble, state=ensemble.state.clone())
+    assert torch.equal(frozen.predict(x).probs, ensemble.predict(x).probs)
+    assert frozen.predictor() is not frozen.predictor()

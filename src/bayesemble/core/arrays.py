@@ -1,5 +1,6 @@
 """What users hand in as data becomes tensors here, and what cannot be used is named with its place."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,7 +71,11 @@ def check_member_count(inputs: Inputs, num_members: int) -> None:
 
 def check_finite(leaf: Tensor, name: str, per_member: bool = False) -> None:
     """Name the first cell that is NaN or infinite."""
-    if leaf.is_floating_point() and not leaf.isfinite().all():
+    if not leaf.is_floating_point() or math.isfinite(
+        leaf.sum().item()
+    ):  # quick; a sum may overflow though all are finite
+        return
+    if not leaf.isfinite().all():
         index = (~leaf.isfinite()).nonzero()[0].tolist()
         where = _position(index, ["member", "row", "column"] if per_member else ["row", "column"])
         raise DataError(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
@@ -33,13 +32,13 @@ OutputFunction = Callable[[Leaves, Leaves, Inputs, Any], Outputs]
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     """Apply a function to every tensor of nested inputs."""
-    if isinstance(inputs, Tensor):
-        return function(inputs)
-    return pytree.tree_map_only(torch.Tensor, function, inputs)
+    return function(inputs) if isinstance(inputs, Tensor) else pytree.tree_map_only(Tensor, function, inputs)
 
 
 def tensors_of(inputs: Inputs) -> list[Tensor]:
     """List the tensors of nested inputs."""
+    if isinstance(inputs, Tensor):
+        return [inputs]
     return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
 
 

@@ -26,6 +26,7 @@ logger = logging.getLogger("bayesemble")
 
 EXECUTORS: dict[str, type[Executor]] = {"loop": Loop, "vmap": Vmap}
 CHOSEN = ("auto", "measure")
+AS_ASKED_FOR = "as asked for"
 
 _MOST_ROUNDS = 20
 _ENOUGH_SECONDS = 2.0  # two rounds are enough once timing has taken this long
@@ -65,7 +66,7 @@ def choose(
         obstacle = vmap_obstacle(task, state.members, batch)
         if obstacle:
             raise ExecutionError(f'{obstacle}; use executor="loop", or "auto" to have it chosen')
-    return Choice(executor, "as asked for")
+    return Choice(executor, AS_ASKED_FOR)
 
 
 def wished(wish: str | Executor) -> Executor | None:
@@ -131,7 +132,8 @@ def for_draws(executor: Executor, function: MemberFunction, members: Members, in
     """
     if not isinstance(executor, Loop) or not executor.draws_by_vmap or members.num_members < 2:
         return executor
-    few, vectorised = members.part(0, 2), Vmap(chunk=_NETWORKS_PREDICTING_TOGETHER, threads=executor.threads)
+    few = members.part(0, 2)
+    vectorised = Vmap(chunk=_NETWORKS_PREDICTING_TOGETHER, threads=executor.threads, steps=executor.steps)
     rows = map_tensors(lambda leaf: leaf[:4], inputs)
 
     def run(one: Executor) -> Tensor:

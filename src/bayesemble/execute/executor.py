@@ -94,6 +94,14 @@ class Executor(ABC):
     ) -> Tensor:
         """Values of a function, stacked: `(member, ...)`. No gradients are kept."""
 
+    @abstractmethod
+    def parts(self, members: Members) -> list[Members]:
+        """Views of the members that are run in one go, as `run` takes them."""
+
+    @abstractmethod
+    def run(self, function: MemberFunction, part: Members, inputs: Inputs) -> Tensor:
+        """Values of a function for one of the parts, `(member, ...)`, where nothing is random; inputs are shared."""
+
 
 @contextmanager
 def thread_count(executor: Executor) -> Iterator[None]:
@@ -101,13 +109,15 @@ def thread_count(executor: Executor) -> Iterator[None]:
 
     A run may come from a larger machine, or from somebody who means harm: four threads per core are the most.
     """
-    before, most = torch.get_num_threads(), _THREADS_PER_CORE * (os.cpu_count() or 1)
-    threads = before if executor.threads is None else min(executor.threads, most)
-    if executor.threads is not None and executor.threads > most:
-        warnings.warn(f"{executor.threads} threads were asked for; this machine takes {most}", stacklevel=3)
-    if threads == before:
+    before, threads = torch.get_num_threads(), executor.threads
+    if threads is None or threads == before:
         yield
         return
+    if threads > 1:
+        most = _THREADS_PER_CORE * (os.cpu_count() or 1)
+        if threads > most:
+            warnings.warn(f"{threads} threads were asked for; this machine takes {most}", stacklevel=3)
+        threads = min(threads, most)
     torch.set_num_threads(threads)
     try:
         yield

@@ -132,6 +132,15 @@ class Loop(Executor):
                 values.append(function(params, buffers, batch.inputs_of(index), None))
         return torch.stack(values)
 
+    def parts(self, members: Members) -> list[Members]:
+        """Each member alone, without a member axis."""
+        names, weights = frozenset(members.params | members.buffers), members.weights.split(1)
+        return [Members(*leaves, weight, names) for leaves, weight in zip(members.split(), weights, strict=True)]
+
+    def run(self, function: MemberFunction, part: Members, inputs: Inputs) -> Tensor:
+        """Values of one member."""
+        return function(part.params, part.buffers, self._ordered(inputs), None).unsqueeze(0)
+
     def _ordered(self, inputs: Inputs) -> Inputs:
         if not self.channels_last:
             return inputs

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from bayesemble.core.members import Members, State
 from bayesemble.core.seeds import EagerMode
-from bayesemble.core.types import Batch, Inputs, Leaves
+from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, tensors_of
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.vmap import Vmap
@@ -25,6 +25,8 @@ FEW_MEMBERS = 2
 MANY_NUMBERS = 450_000  # of one member in a step
 NUMBERS_TOGETHER = 6_000_000  # that vmap handles at a time
 NUMBERS_OF_ONE_THREAD = 500_000  # handled at a time
+NUMBERS_PREDICTED_TOGETHER = 1 << 21
+FEWEST_ROWS, MOST_ROWS = 16, 1 << 14  # predicted in one go
 MILLISECONDS_TO_COMPILE = 25_000
 REPAID = 4  # times that what compiling gains has to be, as training may stop early
 DEEP = 6  # convolutions of images; in a shallower network, those of one or three channels are slow in channels-last
@@ -105,14 +107,59 @@ def load_of(task: BoundTask, members: Members, few: Batch, num_rows: int) -> Loa
 
 def _activations(task: BoundTask, members: Members, few: Batch) -> float:
     """How many numbers the layers of one member give for a row in training."""
-    copy, counting = State(members.part(0, 1)).clone().members, _Counting()
+    copy = State(members.part(0, 1)).clone().members
 
-    def counted(params: Leaves, buffers: Leaves, inputs: Inputs, _: Any) -> Tensor:
+    def run(params: Leaves, buffers: Leaves, inputs: Inputs, _: Any) -> Tensor:
+        return task.forward(params, buffers, inputs, training=True)
+
+    random = [0] if task.stochastic else None
+    return _counted(run, copy, few.inputs, few.inputs_per_member, random) / few.num_rows
+
+
+@dataclass(frozen=True)
+class PredictionLoad:
+    """What predictions go by."""
+
+    numbers: float
+    """What the layers of one network give for a row."""
+    parameters: int
+    together: int
+    """Networks that are run in one go."""
+
+    @property
+    def rows_at_a_time(self) -> int:
+        """So many that what the layers give stays in the processor's cache, but is more than the parameters.
+
+        Those are read for every batch.
+        """
+        wanted = max(NUMBERS_PREDICTED_TOGETHER / self.together, 2 * self.parameters)
+        return min(max(int(wanted / self.numbers), FEWEST_ROWS), MOST_ROWS)
+
+    def needs_threads(self, num_rows: int) -> bool:
+        """Whether so many rows are work for more than one thread."""
+        return num_rows * self.numbers * self.together >= NUMBERS_OF_ONE_THREAD
+
+
+def prediction_load(executor: Executor, task: BoundTask, members: Members, few: Inputs) -> PredictionLoad:
+    """Count what networks handle in a prediction, by running one of them on a few rows."""
+
+    def run(params: Leaves, buffers: Leaves, inputs: Inputs, _: Any) -> Tensor:
+        return task.forward(params, buffers, inputs)
+
+    numbers = _counted(run, members.part(0, 1), few, False, None) / len(tensors_of(few)[0])
+    return PredictionLoad(numbers, task.num_parameters, executor.parts(members)[0].num_members)
+
+
+def _counted(function: MemberFunction, one: Members, inputs: Inputs, per_member: bool, random: list[int] | None) -> int:
+    """How many numbers the operations of a member give, by running it alone."""
+    counting = _Counting()
+
+    def counted(*arguments: Any) -> Tensor:
         with counting:
-            return task.forward(params, buffers, inputs, training=True)
+            return function(*arguments)
 
-    Loop().outputs(counted, copy, few.inputs, few.inputs_per_member, [0] if task.stochastic else None)
-    return counting.numbers / few.num_rows
+    Loop().outputs(counted, one, inputs, per_member, random)
+    return counting.numbers
 
 
 class _Counting(EagerMode):

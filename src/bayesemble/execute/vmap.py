@@ -107,6 +107,18 @@ class Vmap(Executor):
                 parts.append(mapped(chunk.params, chunk.buffers, rows.inputs, rows.targets))
         return torch.cat(parts)
 
+    def parts(self, members: Members) -> list[Members]:
+        """Chunks."""
+        return [members.part(start, stop) for start, stop in self._chunks(members)]
+
+    def run(self, function: MemberFunction, part: Members, inputs: Inputs) -> Tensor:
+        """Values of a chunk."""
+        batch = Batch(inputs, torch.empty(0))
+        outputs: Tensor = _vectorised(function, part, batch, random=False)(
+            part.params, part.buffers, batch.inputs, batch.targets
+        )
+        return outputs
+
     def _chunks(self, members: Members) -> Iterator[tuple[int, int]]:
         size = self.chunk or members.num_members
         for start in range(0, members.num_members, size):

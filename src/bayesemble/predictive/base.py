@@ -36,6 +36,9 @@ def unless_kept(compute: Callable[[_Own], Tensor]) -> Callable[[_Own], Tensor]:
     return value
 
 
+_NUMBERS_AT_A_TIME = 1 << 17
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Predictive(ABC):
     """A weighted mixture over members; see the subclasses for classes, real numbers and counts."""
@@ -204,9 +207,15 @@ class Predictive(ABC):
         return torch.tensordot(weights, values, dims=1)
 
     def log_average(self, values: Tensor) -> Tensor:
-        """The logarithm of the average over members of what has these logarithms, `(member, ...)`."""
+        """The logarithm of the average over members of what has these logarithms, `(member, row, ...)`."""
         weights, values = self._weighed(values)
-        return torch.logsumexp(values + weights.log().reshape(-1, *[1] * (values.dim() - 1)), dim=0)
+        if len(weights) == 1:
+            return values[0] + weights.log()
+        logs = weights.log().reshape(-1, *[1] * (values.dim() - 1))
+        if values.numel() <= _NUMBERS_AT_A_TIME:
+            return torch.logsumexp(values + logs, dim=0)
+        few = max(_NUMBERS_AT_A_TIME // values[:, :1].numel(), 1)  # rows that stay in the processor's cache
+        return torch.cat([torch.logsumexp(part + logs, dim=0) for part in values.split(few, dim=1)])
 
     def _weighed(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and values of members that weigh anything: those of others may be no numbers, and 0 * NaN is NaN."""

@@ -18,6 +18,8 @@ from bayesemble.core.types import Leaves
 from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
 from bayesemble.predictive.student_t import FEWEST_DEGREES, standard_log_density
 
+_FEW_CLASSES, _MANY_NUMBERS = 32, 1 << 14
+
 
 class Likelihood(ABC):
     """Reads outputs `(batch, ...)` as a distribution over targets `(batch, ...)`."""
@@ -90,7 +92,7 @@ class Categorical(Likelihood):
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Class probabilities."""
-        return ClassPredictive(weights, F.log_softmax(outputs, dim=-1))
+        return ClassPredictive(weights, _log_softmax(outputs))
 
 
 @dataclass(frozen=True)
@@ -303,6 +305,16 @@ class Poisson(Likelihood):
 
 def _normal_log_prob(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
     return -((targets.to(mean.dtype) - mean) / std).square() / 2 - std.log() - math.log(2 * math.pi) / 2
+
+
+def _log_softmax(outputs: Tensor) -> Tensor:
+    """Log probabilities over the last axis; of few classes and many rows, with the rows side by side for torch.
+
+    That is some six times faster, and the same to a rounding.
+    """
+    if outputs.shape[-1] > _FEW_CLASSES or outputs.numel() < _MANY_NUMBERS:
+        return F.log_softmax(outputs, dim=-1)
+    return F.log_softmax(outputs.movedim(-1, 1), dim=1).movedim(1, -1).contiguous()
 
 
 def _per_row(values: Tensor) -> Tensor:

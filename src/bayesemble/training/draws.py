@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from bayesemble.core.settings import require
 from bayesemble.methods import Method
 
 _BYTES_AT_A_TIME = 1 << 28  # of drawn leaves
+_BYTES_AT_HAND = 1 << 30  # more may lie on a disk
 _DRAWS_AT_A_TIME = 64
 
 
@@ -41,11 +42,7 @@ class DrawnNetworks:
 
     def __iter__(self) -> Iterator[Members]:
         """Go through the parts."""
-        if self._whole is not None:
-            yield self._whole
-            return
-        for start in range(0, self._count, self._size):
-            yield self._draw(start, min(start + self._size, self._count))
+        return iter(self._parts()) if self._kept is None else iter(self._kept)
 
     def joined(self) -> Members:
         """All of them at once."""
@@ -61,19 +58,40 @@ class DrawnNetworks:
         return [seeds.child(self.seed, "dropout", rows + 1, start + index) for index in range(num)]
 
     @cached_property
-    def _whole(self) -> Members | None:
-        """All networks, where they come in one part: they are kept for the next batch of rows."""
-        return self.joined() if not self.sampled or self._count <= self._size else None
+    def at_hand(self) -> bool:
+        """Whether going through them costs nothing: none is drawn again, nor brought in from a disk."""
+        return self._kept is not None and sum(_own_bytes(part) for part in self._kept) <= _BYTES_AT_HAND
+
+    @property
+    def bytes_kept(self) -> int:
+        """How much memory the networks take that were needed so far and are kept, beside that of the state."""
+        return self._bytes_of_kept if "_kept" in self.__dict__ else 0
+
+    @cached_property
+    def _bytes_of_kept(self) -> int:
+        there = {id(leaf) for leaves in self.state.groups().values() for leaf in leaves.values()}
+        return sum(_own_bytes(part, there) for part in self._kept or [])
+
+    @cached_property
+    def _kept(self) -> list[Members] | None:
+        """All parts, if they are few enough to be kept for the next batch of rows."""
+        if not self.sampled:
+            return [self._held()]
+        return list(self._parts()) if self._count * self._bytes <= _BYTES_AT_A_TIME else None
+
+    def _parts(self) -> Iterator[Members]:
+        size = draws_at_once(self._bytes)
+        for start in range(0, self._count, size):
+            yield self._draw(start, min(start + size, self._count))
 
     @cached_property
     def _count(self) -> int:
         return self.num or self.method.usual_draws(self.state) or 0
 
     @cached_property
-    def _size(self) -> int:
-        one = self._draw(0, 1)
-        own = [leaf for name, leaf in (one.params | one.buffers).items() if name not in one.shared]
-        return draws_at_once(sum(leaf.numel() * leaf.element_size() for leaf in own))
+    def _bytes(self) -> int:
+        """Of the leaves that one network has for itself."""
+        return _own_bytes(self._draw(0, 1))
 
     def _draw(self, start: int, stop: int) -> Members:
         return self.method.draw(self.state, range(start, stop), seeds.child(self.seed, "draw"))
@@ -86,6 +104,12 @@ class DrawnNetworks:
         return networks.take(
             torch.multinomial(networks.weights.double(), self.num, replacement=True, generator=generator)
         )
+
+
+def _own_bytes(members: Members, but: Container[int] = ()) -> int:
+    """Of the leaves that are not shared, but for those with these identities."""
+    own = [leaf for name, leaf in (members.params | members.buffers).items() if name not in members.shared]
+    return sum(leaf.numel() * leaf.element_size() for leaf in own if id(leaf) not in but)
 
 
 def draws_at_once(size: int) -> int:

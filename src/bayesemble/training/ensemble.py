@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs
+from bayesemble.core.types import Inputs, tensors_of
+from bayesemble.execute.choose import AS_ASKED_FOR
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
@@ -35,7 +38,7 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
-from bayesemble.training.predictor import Predictor
+from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders import recording
 from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
@@ -93,7 +96,7 @@ class Ensemble:
         inputs: Any,
         *,
         num_draws: int | None = None,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         keep_members: bool = True,
         seed: int = 0,
     ) -> Predictive:
@@ -102,38 +105,54 @@ class Ensemble:
         Args:
             inputs: Arrays or tensors, rows first; a tuple or dict of them; or `PerMember(inputs)`.
             num_draws: How many networks to draw; None lets the method say, which may need none.
-            batch_size: Rows at a time.
+            batch_size: Rows at a time; None takes as many as suit the network.
             keep_members: If False, forget the members' own outputs batch by batch: for very large data.
             seed: Seed of the draws.
         """
-        require(batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
+        require(batch_size is None or batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
         check_rows(tensors, None, per_member)
-        networks, parts = self.networks(num_draws, seed), _split_rows(tensors, batch_size, axis=1 if per_member else 0)
-        if per_member and not networks.sampled:
-            check_member_count(tensors, next(iter(networks)).num_members)
-        predict, predictions = Predictor(self.task, networks, self.executor, parts[0]), []
-        for number, part in enumerate(parts):
+        predict, predictions = self.predictor(num_draws, seed), []
+        if per_member and not predict.networks.sampled:
+            check_member_count(tensors, next(iter(predict.networks)).num_members)
+        axis = 1 if per_member else 0
+        if batch_size is None and tensors_of(tensors)[0].shape[axis] > FEWEST_ROWS:
+            batch_size = predict.rows_at_a_time
+        for number, part in enumerate(_split_rows(tensors, batch_size, axis)):
             prediction = predict(part, per_member=per_member, number=number)
             predictions.append(prediction if keep_members else prediction.reduce())
-        return type(predictions[0]).concat(predictions)
+        self._last_predictor.forget_if_large()
+        return predictions[0] if len(predictions) == 1 else type(predictions[0]).concat(predictions)
 
-    def predictions(self, data: Any, *, batch_size: int = 1024) -> Iterator[tuple[Predictive, Tensor]]:
+    def predictions(self, data: Any, *, batch_size: int | None = None) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
+        predict = self.predictor()
+        batch_size = predict.rows_at_a_time if batch_size is None else batch_size
         source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
-        predict: Predictor | None = None
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
-            predict = predict or self.predictor(batch.inputs)
             yield predict(batch.inputs, number=number), batch.targets.cpu()
+        self._last_predictor.forget_if_large()
 
-    def predictor(self, example: Inputs) -> Predictor:
-        """Predicts batch after batch of rows like the example, with the same networks."""
-        return Predictor(self.task, self.networks(), self.executor, example)
+    def predictor(self, num_draws: int | None = None, seed: int = 0) -> Predictor:
+        """Predicts batch after batch of rows with the same networks: see `LastPredictor`."""
+        found = self._last_predictor.find(self.state, (num_draws, seed))
+        if found is None:
+            found = Predictor(self.task, self.networks(num_draws, seed), self.executor, self._threads_asked_for)
+            self._last_predictor.keep(self.state, (num_draws, seed), found)
+        return found
 
-    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int = 1024) -> dict[str, float]:
+    @property
+    def _threads_asked_for(self) -> bool:
+        return self.execution in ("", AS_ASKED_FOR)
+
+    @cached_property
+    def _last_predictor(self) -> LastPredictor:
+        return LastPredictor()
+
+    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int | None = None) -> dict[str, float]:
         """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
         summary = Summary(ood=ood is not None)
         for predictive, targets in self.predictions(data, batch_size=batch_size):
@@ -302,8 +321,12 @@ def _check_leaves(task: BoundTask, members: Members, folder: str) -> None:
                 )
 
 
-def _split_rows(inputs: Inputs, batch_size: int, axis: int) -> list[Inputs]:
-    """Views of `batch_size` rows each, of nested inputs."""
+def _split_rows(inputs: Inputs, batch_size: int | None, axis: int) -> list[Inputs]:
+    """Views of `batch_size` rows each, of nested inputs; None is all rows."""
+    if batch_size is None:
+        return [inputs]
+    if isinstance(inputs, Tensor):
+        return list(inputs.split(batch_size, dim=axis))
     leaves, structure = pytree.tree_flatten(inputs)
     pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
     return [pytree.tree_unflatten(piece, structure) for piece in pieces]

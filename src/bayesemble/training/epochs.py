@@ -264,10 +264,9 @@ def _leave_behind(state: State, before: State, told: list[Info], standing: Stand
 
 def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
     """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
-    predict, total, count = None, 0.0, 0
+    predict, total, count = ensemble.predictor(), 0.0, 0
     per_member = isinstance(held_out, ArraySource) and held_out.per_member
     for number, batch in enumerate(held_out.in_order(1024)):
-        predict = predict or ensemble.predictor(batch.inputs)
         predictive = predict(batch.inputs, per_member=per_member, number=number)
         if per_member:
             log_prob = predictive.member_log_prob(batch.targets)[predictive.weights > 0].mean(0)

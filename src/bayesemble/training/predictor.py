@@ -1,21 +1,30 @@
-"""Rows into predictions, batch by batch, with the same networks for all of them."""
+"""Rows into predictions, batch by batch, with the same networks for all of them, and for those of the next call."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils import _pytree as pytree
 
 from bayesemble.core.errors import BayesembleError, DataError
-from bayesemble.core.members import Members
+from bayesemble.core.members import Members, State
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.execute.choose import for_draws
 from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.programs.outputs import RecordedOutputs
+from bayesemble.execute.rule import FEWEST_ROWS, PredictionLoad, prediction_load
 from bayesemble.predictive import Predictive
 from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 from bayesemble.training.draws import DrawnNetworks
+
+_ROWS_OF_DRAWS = 1024
+_MOST_BYTES_KEPT = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +34,12 @@ class Predictor:
     task: BoundTask
     networks: DrawnNetworks
     executor: Executor
-    example: Inputs
-    """A few rows, on which it is tried whether networks that are drawn can be run side by side."""
+    threads_asked_for: bool = True
+    """Whether the executor's number of threads is to be kept to. Otherwise it is for steps of training, and many rows
+    get as many as torch has."""
+    _for_draws: dict[Any, Executor] = field(default_factory=dict, init=False, repr=False)
+    """How networks that are drawn are run, by the shapes of a row."""
+    _recorded: dict[Executor, RecordedOutputs] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, inputs: Inputs, *, per_member: bool = False, number: int = 0) -> Predictive:
         """Predict rows in one go, `(row, ...)` or `(member, row, ...)`; `number` counts the batches of rows."""
@@ -36,13 +49,41 @@ class Predictor:
             )
         inputs = self._moved(inputs)
         try:
-            with thread_count(self.executor):
+            with thread_count(self._executor_of(inputs, per_member)):
                 return self._in_closed_form(inputs) or self._by_networks(inputs, per_member, number)
         except BayesembleError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
             shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
             raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+
+    @cached_property
+    def rows_at_a_time(self) -> int:
+        """How many rows to predict in one go, unless told otherwise."""
+        if self._load is None or not self.networks.at_hand or _mixes_rows(self.task.module):
+            return _ROWS_OF_DRAWS
+        found = self._load.rows_at_a_time
+        return min(found, _ROWS_OF_DRAWS) if self.networks.sampled else found
+
+    @cached_property
+    def _load(self) -> PredictionLoad | None:
+        """What a row asks of the networks, where that is known and rows have nothing to do with those beside them."""
+        # What dropout drops depends on the batch a row is in, which must not be another one when an ensemble is loaded.
+        if self.task.example is None or self.networks.method.keeps_dropout:
+            return None
+        few = self._moved(self.task.example)
+        with thread_count(self.executor):
+            if self._in_closed_form(few) is not None:
+                return None
+            members = next(iter(self.networks))
+            return prediction_load(self.executor, self.task, members, few)
+
+    def _executor_of(self, inputs: Inputs, per_member: bool) -> Executor:
+        """The executor, with the number of threads that suits these rows."""
+        rows = tensors_of(inputs)[0].shape[1 if per_member else 0]
+        if self.threads_asked_for or self.executor.threads is None or rows <= FEWEST_ROWS or self._load is None:
+            return self.executor
+        return replace(self.executor, threads=None) if self._load.needs_threads(rows) else self.executor  # type: ignore[type-var]
 
     def _in_closed_form(self, inputs: Inputs) -> Predictive | None:
         """The prediction without networks being drawn, if none were asked for, the method and the likelihood can."""
@@ -58,16 +99,35 @@ class Predictor:
     def _by_networks(self, inputs: Inputs, per_member: bool, number: int) -> Predictive:
         outputs: list[Tensor] = []
         parts: list[Members] = []
+        begin, run = 0, self._runner(inputs, per_member, number)
         for members in self.networks:
-            begin = sum(part.num_members for part in parts)
             numbers = range(begin, begin + members.num_members)
             found = self._at_once(members, numbers, inputs)
-            if found is None:
-                random = self.networks.dropout_seeds(number, begin, len(numbers))
-                found = self._best_executor.outputs(self._member_outputs, members, inputs, per_member, random)
-            outputs.append(_at_least_single(found.cpu()))
+            outputs.append(_at_least_single((run(members, begin) if found is None else found).cpu()))
             parts.append(_without_network(members))
-        return self.task.predictive(torch.cat(outputs), Members.concat(parts))
+            begin += members.num_members
+        whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        return self.task.predictive(whole, parts[0] if len(parts) == 1 else Members.concat(parts))
+
+    def _runner(self, inputs: Inputs, per_member: bool, number: int) -> Callable[[Members, int], Tensor]:
+        """A function of some of the networks, and the number of the first, that gives their outputs."""
+        recorded: dict[Executor, Callable[[Members], Tensor]] = {}
+
+        def run(members: Members, begin: int) -> Tensor:
+            executor = self._best_executor(members, inputs)
+            random = self.networks.dropout_seeds(number, begin, members.num_members)
+            if per_member or random is not None or executor.steps == "eager":
+                return executor.outputs(self._member_outputs, members, inputs, per_member, random)
+            if executor not in recorded:
+                recorded[executor] = self._outputs_by(executor).of(inputs)
+            return recorded[executor](members)
+
+        return run
+
+    def _outputs_by(self, executor: Executor) -> RecordedOutputs:
+        if executor not in self._recorded:
+            self._recorded[executor] = RecordedOutputs(executor, self._member_outputs, self._network)
+        return self._recorded[executor]
 
     def _at_once(self, members: Members, numbers: range, inputs: Inputs) -> Tensor | None:
         """Outputs of drawn networks, if the method has a quicker way than to run each."""
@@ -75,12 +135,19 @@ class Predictor:
             return None
         return self.networks.method.outputs_at_once(self.networks.state, self.task, members, numbers, inputs)
 
-    @cached_property
-    def _best_executor(self) -> Executor:
+    def _best_executor(self, members: Members, inputs: Inputs) -> Executor:
+        """For networks that are drawn, tried on the first rows of their kind."""
         if not self.networks.sampled:
             return self.executor
-        few, rows = next(iter(self.networks)), self._moved(self.example)
-        return for_draws(self.executor, self._member_outputs, few, rows)
+        leaves, structure = pytree.tree_flatten(inputs)
+        kind = structure, *[(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+        if kind not in self._for_draws:
+            self._for_draws[kind] = for_draws(self.executor, self._member_outputs, members, inputs)
+        return self._for_draws[kind]
+
+    def _network(self) -> nn.Module:
+        """The network of this thread, as it is run."""
+        return self.task.module.train(False) if self.task.module.training else self.task.module
 
     def _moved(self, inputs: Inputs) -> Inputs:
         device = self.networks.state.members.weights.device
@@ -90,10 +157,64 @@ class Predictor:
         return self.networks.method.member_outputs(self.networks.state, self.task, params, buffers, inputs)
 
 
+class _Kept(NamedTuple):
+    request: Any
+    marks: list[tuple[Tensor, int]]
+    """The tensors of the state, and how often each had been changed in place."""
+    predictor: Predictor
+
+
+class LastPredictor:
+    """The predictor that was asked for last, for whoever asks for the same again, from any thread.
+
+    It is the same as long as every tensor of the state is: torch counts the changes of each. Networks that take much
+    memory beside the state are forgotten once the prediction is over. Copies of an ensemble begin with nothing.
+    """
+
+    def __init__(self) -> None:
+        self._kept: _Kept | None = None  # read and replaced in one go
+
+    def find(self, state: State, request: Any) -> Predictor | None:
+        """The predictor, if this state was asked for the same before."""
+        kept = self._kept
+        if kept is None or kept.request != request:
+            return None
+        leaves = _leaves_of(state)
+        same = len(leaves) == len(kept.marks) and all(
+            leaf is before and leaf._version == changes
+            for leaf, (before, changes) in zip(leaves, kept.marks, strict=True)
+        )
+        return kept.predictor if same else None
+
+    def keep(self, state: State, request: Any, predictor: Predictor) -> None:
+        """Keep it in place of the one before, if changes of the state can be seen."""
+        leaves = _leaves_of(state)
+        seen = not any(leaf.is_inference() for leaf in leaves)
+        self._kept = _Kept(request, [(leaf, leaf._version) for leaf in leaves], predictor) if seen else None
+
+    def forget_if_large(self) -> None:
+        """Give back the memory of large networks, which are drawn again when they are needed again."""
+        kept = self._kept
+        if kept is not None and kept.predictor.networks.bytes_kept > _MOST_BYTES_KEPT:
+            self._kept = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LastPredictor, ()
+
+
+def _leaves_of(state: State) -> list[Tensor]:
+    return [state.members.weights, *(leaf for group in state.groups().values() for leaf in group.values())]
+
+
+def _mixes_rows(network: nn.Module) -> bool:
+    """Whether the output of a row depends on those beside it, as far as that can be seen: batch norm of the batch."""
+    return any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in network.modules())
+
+
 def _without_network(members: Members) -> Members:
     """The weights, and the leaves of the likelihood, on the CPU: what a prediction needs beside the outputs."""
     own = {name: leaf.cpu() for name, leaf in members.params.items() if name.startswith(OF_LIKELIHOOD)}
-    return Members({name: _at_least_single(leaf) for name, leaf in own.items()}, {}, members.weights.cpu())
+    return Members({name: _at_least_single(leaf) for name, leaf in own.items()}, {}, members.weights.cpu().clone())
 
 
 def _at_least_single(values: Tensor) -> Tensor:

@@ -122,7 +122,7 @@ class _Memory:
         for index, operation in enumerate(record.operations):
             for number in (*slots_of(operation), *operation.results):
                 self.reads[self.of(number)] = index
-            for number in _written(operation):
+            for number in written_by(operation):
                 self.writes.setdefault(self.of(number), []).append(index)
         self.held = {self.of(number) for number in (*range(record.num_inputs), *record.constants)}
         self.held |= {self.of(slot.number) for slot in record.outputs}
@@ -138,7 +138,7 @@ class _Memory:
         return any(first < index <= last for index in self.writes.get(memory, ()))
 
 
-def _written(operation: Operation) -> list[int]:
+def written_by(operation: Operation) -> list[int]:
     """Tensors that an operation writes into."""
     found: list[int] = []
     for place, argument in enumerate(operation.function._schema.arguments):

@@ -71,6 +71,7 @@ class Recorder(EagerMode):
         for tensor in inputs:
             self._add(tensor)
         self.record.num_inputs = len(inputs)
+        self._bytes = 0  # inputs are there anyway, and may be a few rows of much
         if len(self._slots) < len(inputs):
             self.give_up("two inputs are one tensor")
 
