@@ -61,7 +61,8 @@ def main() -> None:
     timed("side by side, again", lambda: be.fit_side_by_side(task, method, data, seeds=seeds, **settings))
     alone = timed("one by one", one_by_one)
     assert all(same_bits(*pair) for pair in zip(together, alone, strict=True)), "the bits differ"
-    print(f"the same bits in all {len(alone)} fits; mean loss {sum(sum(e.history[-1]['loss']) for e in alone):.3f}")
+    losses = [loss for ensemble in alone for loss in ensemble.history[-1]["loss"]]
+    print(f"the same bits in all {len(alone)} fits; mean loss of the last epoch {sum(losses) / len(losses):.4f}")
     if arguments.jax is not None:
         run_jax(arguments)
 

@@ -50,7 +50,8 @@ COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "
 EXTREMES = {"min": "max", "max": "min", "amin": "amax", "amax": "amin", "argmin": "argmax", "argmax": "argmin"}
 
 
-OPTIONS = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "--timeout=100", "--durations=0", "--tb=no", "-rfE"]
+OPTIONS = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "--timeout=100", "--tb=no", "-rfE"]
+OPTIONS += ["-W", "ignore::SyntaxWarning"]  # a mistake is to be noticed by what it does, not by how it is written
 
 
 class Mutant(NamedTuple):
@@ -209,19 +210,7 @@ def noticed(tree: Path, mutant: Mutant, seconds: float, near: bool) -> str:
     try:
         compile(path.read_bytes(), str(path), "exec")
         for files in stages(tree, mutant.path)[: 1 if near else 2]:
-            options = [
-                "-n",
-                "0",
-                "-x",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                "--timeout=100",
-                "--durations=0",
-                "--tb=no",
-                "-rfE",
-            ]
-            command = [sys.executable, "-m", "pytest", *options, *files]
+            command = [sys.executable, "-m", "pytest", *OPTIONS, *files]
             left = end - time.monotonic()
             run = subprocess.run(
                 command, cwd=tree, env=environment, capture_output=True, text=True, timeout=left, check=False

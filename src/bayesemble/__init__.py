@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from bayesemble.diagnostics.convergence import convergence as convergence
     from bayesemble.diagnostics.diagnose import diagnose as diagnose
     from bayesemble.diagnostics.fidelity import fidelity as fidelity
+    from bayesemble.diagnostics.plan import plan as plan
     from bayesemble.diagnostics.prior_predictive import prior_predictive as prior_predictive
     from bayesemble.diagnostics.size import count_parameters as count_parameters
     from bayesemble.execute import schedules as schedules

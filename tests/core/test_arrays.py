@@ -241,6 +241,7 @@ def test_wide_unsigned_labels_become_signed(kind):
     tensor = as_tensor(np.array([0, 3], dtype=kind), "targets", FLOAT)
     assert tensor.dtype == torch.int64
     assert tensor.tolist() == [0, 3]
+    assert as_tensor(np.array([0, 3], dtype=np.uint8), "targets", FLOAT).dtype == torch.uint8
 
 
 def test_long_doubles_and_lists_of_tensors_are_numbers_too():

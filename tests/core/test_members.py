@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from bayesemble.core import members as members_module
+from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 
 
@@ -137,6 +139,23 @@ def test_groups_are_all_leaves_and_can_be_exchanged():
     assert other.members.shared == state.members.shared
     other.members.weights.zero_()
     assert state.members.weights.tolist() == [1 / 3] * 3
+
+
+def test_other_weights_are_normalised_and_may_be_zero():
+    members = three_members()
+    assert members.reweight([1, 0, 3]).weights.tolist() == [0.25, 0, 0.75]
+    for wrong in ([1, 2], [1, -1, 2], [0, 0, 0], [1, 1, float("inf")], [1, 1, float("nan")]):
+        with pytest.raises(SettingError, match="weights must be 3 non-negative numbers"):
+            members.reweight(wrong)
+
+
+def test_leaves_are_looked_through_a_few_members_at_a_time(monkeypatch):
+    seen, sound = [], members_module._sound
+    monkeypatch.setattr(members_module, "_sound", lambda part, buffer: seen.append(len(part)) or sound(part, buffer))
+    monkeypatch.setattr(members_module, "_AT_A_TIME", 12)
+    params = {"a": torch.zeros(5, 2, 3), "none": torch.zeros(5, 0), "large": torch.zeros(5, 13)}
+    assert Members(params, {}, torch.full((5,), 0.2)).first_not_finite() is None
+    assert seen == [2, 2, 1, 5, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("at_a_time", [1, 4, 1000])

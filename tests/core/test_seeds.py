@@ -1,5 +1,8 @@
 import hashlib
+import importlib
+import inspect
 import os
+import pkgutil
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import bayesemble
 from bayesemble.core import seeds
 
 
@@ -191,3 +195,15 @@ def test_a_block_that_cannot_begin_keeps_nobody_waiting(monkeypatch):
 
     with ThreadPoolExecutor(1) as pool:
         assert torch.equal(pool.submit(draw).result(timeout=20), draw())
+
+
+def test_a_seed_that_is_left_out_is_zero_or_none_everywhere():
+    found = {}
+    for module in pkgutil.walk_packages(bayesemble.__path__, "bayesemble."):
+        if not module.name.endswith("__main__"):
+            for name, function in vars(importlib.import_module(module.name)).items():
+                parameters = inspect.signature(function).parameters if inspect.isfunction(function) else {}
+                if "seed" in parameters and parameters["seed"].default is not inspect.Parameter.empty:
+                    found[f"{function.__module__}.{name}"] = parameters["seed"].default
+    assert len(found) > 10
+    assert set(found.values()) <= {0, None}

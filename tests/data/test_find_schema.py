@@ -171,6 +171,35 @@ def test_notes_name_odd_ways_to_write_numbers():
     assert any("'x'" in note and "1,5" in note for note in schema.notes)
 
 
+def test_as_many_texts_and_letters_as_are_allowed_are_kept():
+    longest = "x" * finding.LONGEST_CATEGORY
+    for cells, kept in ((["a", "b", longest], True), (["a", "b", longest + "x"], False), (["a", "b", "c", "d"], False)):
+        profile = finding._Profile("x", 3)
+        profile.add(with_target(cells))
+        assert (profile.counts is not None) == kept
+
+
+def test_texts_that_are_counted_are_shared_out_among_many_columns(monkeypatch):
+    monkeypatch.setattr(finding, "MOST_COUNTED_TEXTS", 6)
+    assert way_of(["a", "b", "a", "b"]) == "text"
+    assert "more than 2 different texts" in way_of(["a", "b", "c", "a"])
+    monkeypatch.setattr(finding, "MOST_CATEGORIES", 1)
+    assert "more than 1 different texts" in way_of(["a", "b", "a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"), [(10, "in 10 rows: 2, 3, 4, 5, 6, 7, 8, 9, 10, 11; "), (11, "10, 11, ...; ")]
+)
+def test_ten_rows_without_a_target_are_named(missing, words):
+    whole = chunk(x=[str(i) for i in range(15)], y=[""] * missing + ["1.5"] * (15 - missing))
+    refused(lambda: find_schema([whole], "y"), words)
+
+
+def test_two_classes_may_be_seen_once_and_three_may_not():
+    assert find_schema([chunk(x=["1", "2"], y=["a", "b"])], "y").target.categories == ("a", "b")
+    refused(lambda: find_schema([chunk(x=["1", "2", "3"], y=["a", "b", "c"])], "y"), "seen only once")
+
+
 # --- statistics ---
 
 

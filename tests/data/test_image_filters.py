@@ -165,6 +165,16 @@ def test_stretching_by_nothing_changes_nothing() -> None:
     np.testing.assert_allclose(image_filters.stretched(images, 0.0, 0.0, 1.0, random()), images)
 
 
+def test_three_points_around_the_middle_go_where_they_are_sent_and_the_rest_follows() -> None:
+    """A third of the shorter side away from the middle (3, 6): the map is affine, so second differences are zero."""
+    places = image_filters._moved_affinely(2, 6, 12, 1.5, np.random.default_rng(0))
+    shifts = np.random.default_rng(0).uniform(-1.5, 1.5, (2, 3, 2))
+    for number, (row, column) in enumerate([(5, 8), (1, 8), (1, 4)]):
+        np.testing.assert_allclose(places[:, row, column], [row, column] + shifts[:, number], atol=1e-12)
+    for axis in (1, 2):
+        np.testing.assert_allclose(np.diff(places, 2, axis=axis), 0, atol=1e-12)
+
+
 def test_stretching_moves_a_ramp_by_about_as_much_as_asked() -> None:
     """On an image that grows by 1 with each column, differences are the shifts themselves."""
     ramp = np.broadcast_to(np.arange(40.0)[:, None], (50, 40, 40, 1))

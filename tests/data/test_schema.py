@@ -117,6 +117,21 @@ def test_categories_are_numbered_and_unknown_ones_reported(houses):
     assert encoded.targets is None
 
 
+def test_the_ends_of_the_margin_are_within_the_range(houses):
+    """A tenth of 50 beyond 50 and 100."""
+    encoded = houses.encode(chunk(size=["45", "105", "44.999", "105.001"], city=["Rome"] * 4), with_targets=False)
+    assert encoded.unlike.tolist() == [False, False, True, True]
+
+
+def test_the_largest_count_is_taken_and_classes_are_those_there_are():
+    whole = chunk(x=["1", "2", "3", "4"], y=["0", "1", "1", str(2**53)])
+    assert find_schema([whole], "y", "count").encode(whole).targets.tolist() == [0, 1, 1, 2**53]
+    classes = find_schema([chunk(x=["1", "2", "3", "4"], y=["a", "b", "a", "b"])], "y")
+    assert classes.decode_targets([0, 1]).tolist() == ["a", "b"]
+    for wrong in ([2], [-1]):
+        refused(lambda wrong=wrong: classes.decode_targets(wrong), "from 0 to 1")
+
+
 def test_columns_may_come_in_any_order(houses):
     cells = {"size": ["55", "66"], "city": ["Rome", ""], "price": ["1", "2"]}
     one, two = (houses.encode(chunk(**dict(order))) for order in (cells.items(), reversed(cells.items())))

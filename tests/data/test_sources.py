@@ -8,7 +8,15 @@ import pytest
 
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data import load_split
-from bayesemble.data.sources import data_fingerprint, data_name, data_stamp, load_data, resolve_data, usual_epochs
+from bayesemble.data.sources import (
+    _split,
+    data_fingerprint,
+    data_name,
+    data_stamp,
+    load_data,
+    resolve_data,
+    usual_epochs,
+)
 from conftest import REAL_DATA
 
 FIELDS = ("x_train", "y_train", "x_test", "y_test", "x_ood")
@@ -126,6 +134,16 @@ def test_classes_are_split_in_proportion_unless_one_of_them_has_a_single_row(tmp
     assert {int(counts.sum()) for counts in tests} == {5}
     even = all(counts[0] == counts[1] == 2 for counts in tests)
     assert even == (lonely == 2)
+
+
+def test_five_rows_are_enough_and_as_many_classes_as_test_rows_are_split_in_proportion():
+    parts = _split(np.arange(5.0)[:, None], np.arange(5.0), 0, classes=False)
+    assert (len(parts.x_train), len(parts.x_test)) == (4, 1)
+    with pytest.raises(DataError, match=r"at least 5 rows are needed .* got 4"):
+        _split(np.arange(4.0)[:, None], np.arange(4.0), 0, classes=False)
+    labels = np.repeat([0, 1], 5)
+    for seed in range(10):
+        assert sorted(_split(np.arange(10.0)[:, None], labels, seed, classes=True).y_test) == [0, 1]
 
 
 def test_rows_are_drawn_by_the_seed(tmp_path, generator):

@@ -102,6 +102,20 @@ def test_rows_are_numbered_as_in_a_spreadsheet(tmp_path, rows_at_once):
     assert max(len(chunk.rows) for chunk in read_rows(path, rows_at_once)) <= rows_at_once
 
 
+def test_lines_of_spaces_are_left_out_but_counted(tmp_path):
+    assert columns(made(tmp_path, "a,b\n1,2\n  \n\n3,4\n"))[1] == [2, 5]
+    refused(made(tmp_path, "a,b\n1,2\n x \n"), "row 3: 2 cells were needed, got 1")
+    assert columns(made(tmp_path, "a\n1\n  \n2\n"))[0] == {"a": ["1", "  ", "2"]}
+
+
+def test_long_texts_and_many_items_are_cut_short():
+    assert table_files.shown("a" * 60) == repr("a" * 60)
+    assert table_files.shown("a" * 61) == repr("a" * 57 + "...")
+    assert table_files.listed(range(3), most=3) == "0, 1, 2"
+    assert table_files.listed(["x", "y", "z"], most=2) == "'x', 'y' and 1 more"
+    assert table_files.listed(range(11)).endswith("8, 9 and 1 more")
+
+
 def test_a_compressed_file_under_any_name(tmp_path):
     content = gzip.compress(b"a;b\n1;2\n")
     for name in ("table.csv.gz", "table.csv"):

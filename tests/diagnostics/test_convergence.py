@@ -213,6 +213,7 @@ def test_values_that_do_not_move():
 def test_draws_that_cannot_be_judged_are_refused():
     with pytest.raises(be.DataError, match=r"at least 4 draws are needed.*got shape \(2, 3\)"):
         rhat(torch.zeros(2, 3))
+    assert rhat(torch.zeros(2, 4)) == 1
     with pytest.raises(be.DataError, match="must be finite"):
         effective_sample_size(torch.full((2, 10), math.nan))
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -43,6 +45,20 @@ def test_regression_intervals_are_judged(noise, words, generator):
     task = be.Task(lambda: nn.Linear(2, 1), be.Gaussian(noise=noise), prior=None)
     fitted = quick_fit(task, (x, y), be.DeepEnsemble(num_members=2, learning_rate=0.05), epochs=4, batch_size=100)
     assert words in str(be.diagnose(fitted, (x, y)))
+
+
+def test_the_bounds_of_verdicts(fitted):
+    diagnosis = be.diagnose(fitted, table(seed=1))
+    for ece, over, words in (
+        (0.019, 0.5, "well calibrated"),
+        (0.02, 0.5, "too sure of itself"),
+        (0.02, 0.0, "not sure enough"),
+    ):
+        scores = diagnosis.scores | {"ece": ece, "overconfidence": over}
+        assert str(replace(diagnosis, scores=scores)).endswith(words + ".")
+    for inside, words in ((0.869, "too narrow"), (0.871, "fit"), (0.929, "fit"), (0.931, "too wide")):
+        scores = {"rmse": 1.0, "nll": 1.0, "coverage_90": inside}
+        assert str(replace(diagnosis, scores=scores)).endswith(words + ".")
 
 
 def test_a_confident_mistaken_ensemble_is_called_too_sure(fitted):

@@ -17,6 +17,24 @@ def test_independent_members_are_all_distinct(fitted):
     assert found.by_weights == found.by_function == [[0], [1], [2]]
 
 
+def test_members_that_are_close_but_far_from_zero_have_their_distance():
+    leaf = 1e8 + torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+    found = weight_distances(be.Members({"a": leaf}, {}, torch.full((3,), 1 / 3))) * 2**0.5 * 1e8
+    expected = torch.tensor([[0, 1, 2], [1, 0, 5**0.5], [2, 5**0.5, 0]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_what_differs_by_the_tolerance_itself_is_distinct():
+    members = be.Members({"a": torch.tensor([[3.0, 4.0], [3.0, -4.0]])}, {}, torch.full((2,), 0.5))
+    predictive = be.Predictive.from_normal([[0.0], [2.0]], 1.0)
+    apart = float(weight_distances(members)[0, 1]), float(function_distances(predictive)[0, 1])
+    assert apart == pytest.approx((8 / 5, 2.0))
+    assert distinct(members, predictive, apart[0]).by_weights == [[0], [1]]
+    assert distinct(members, predictive, apart[1]).by_function == [[0], [1]]
+    wide = distinct(members, predictive, 2.001)
+    assert wide.by_weights == wide.by_function == [[0, 1]]
+
+
 def test_copies_are_found(fitted):
     twins = fitted.keep([0, 1, 0, 2, 1, 0])
     found = distinct(twins.draw(), twins.predict(table()[0]))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.diagnostics import fidelity
 from bayesemble.diagnostics.fidelity import wasserstein
 from bayesemble.predictive import NormalPredictive, Predictive
 from bayesemble.task.likelihoods import Poisson
@@ -124,6 +125,23 @@ def test_rows_are_computed_a_part_at_a_time_without_a_seam(generator):
     halves = [[replace(s, means=s.means[:, i::2], stds=s.stds[:, i::2]) for s in (ours, theirs)] for i in (0, 1)]
     even, odd = (wasserstein(*half) for half in halves)
     assert torch.stack([even, odd], dim=1).flatten().tolist() == pytest.approx(wasserstein(ours, theirs).tolist())
+
+
+def test_as_many_rows_are_computed_at_once_as_cells_allow(generator, monkeypatch):
+    """A row has 257 points around one member, 3 * 85 around three and 128 over the range, for four members each."""
+    ours, theirs = normals(generator, 1, rows=7), normals(generator, 3, rows=7)
+    whole, rows, integral = wasserstein(ours, theirs), [], fidelity._integral
+    monkeypatch.setattr(
+        fidelity,
+        "_integral",
+        lambda weights, means, *rest: rows.append(means.shape[1]) or integral(weights, means, *rest),
+    )
+    monkeypatch.setattr(fidelity, "CELLS_AT_ONCE", 3 * (257 + 3 * 85 + 128) * 4)
+    assert wasserstein(ours, theirs).tolist() == pytest.approx(whole.tolist(), rel=1e-12)
+    assert rows == [3, 3, 1]
+    monkeypatch.setattr(fidelity, "CELLS_AT_ONCE", 1)
+    assert len(wasserstein(ours, theirs)) == 7
+    assert rows[3:] == [1] * 7
 
 
 def test_every_score_of_real_numbers_is_its_formula(generator):

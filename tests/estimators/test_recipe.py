@@ -64,6 +64,62 @@ def test_the_width_follows_from_the_number_of_rows(num, width):
     assert Recipe(width=7).make_network(be.DeepEnsemble(), np.zeros((num, 2)), [], 1)["width"] == 7
 
 
+class AskedError(Exception):
+    """What training was asked for."""
+
+
+@pytest.mark.parametrize(
+    ("num", "settings", "batch_size", "epochs", "patience", "every"),
+    [
+        (100, {}, 16, 200, 25, 10),  # seven steps an epoch
+        (1000, {}, 64, 187, 23, 9),  # 3000 steps of 16 an epoch
+        (5000, {}, 256, 150, 18, 7),
+        (70_000, {}, 256, 20, 5, 1),
+        (1000, {"batch_size": 300}, 300, 200, 25, 10),
+        (1000, {"batch_size": 10}, 10, 30, 5, 1),
+        (100, {"method": "hmc"}, None, 200, 25, 10),
+        (1000, {"epochs": 7, "patience": 3}, 64, 7, 3, 1),
+    ],
+)
+def test_steps_follow_from_the_rows(num, settings, batch_size, epochs, patience, every, monkeypatch, tmp_path):
+    def asked(*_, **options):
+        raise AskedError(options)
+
+    monkeypatch.setattr("bayesemble.estimators.recipe.fit", asked)
+    recipe = Recipe(**settings)
+    x, held_out = np.zeros((num + 9, 1), np.float32), np.arange(num + 9) < 9
+    with pytest.raises(AskedError) as found:
+        train(recipe, recipe.make_method(), {}, be.HeteroscedasticGaussian(), x, x[:, 0], held_out, 0, tmp_path)
+    options = found.value.args[0]
+    assert [options[name] for name in ("batch_size", "epochs", "patience", "checkpoint_every")] == [
+        batch_size,
+        epochs,
+        patience,
+        every,
+    ]
+    assert len(options["validation"][1]) == 9
+    assert options["executor"] == "vmap"
+
+
+def test_one_network_is_trained_in_the_loop(monkeypatch):
+    def asked(*_, **options):
+        raise AskedError(options)
+
+    monkeypatch.setattr("bayesemble.estimators.recipe.fit", asked)
+    recipe, x = Recipe("map"), np.zeros((60, 1), np.float32)
+    with pytest.raises(AskedError) as found:
+        train(recipe, recipe.make_method(), {}, be.HeteroscedasticGaussian(), x, x[:, 0], np.zeros(60, bool), 0)
+    assert found.value.args[0]["executor"] == be.Loop(draws_by_vmap=True)
+    assert found.value.args[0].keys().isdisjoint({"validation", "patience", "checkpoint", "resume"})
+
+
+@pytest.mark.parametrize(
+    ("num", "wish", "held"), [(49, "auto", 0), (50, "auto", 10), (200, "auto", 20), (49, True, 5), (4, True, 1)]
+)
+def test_how_many_rows_are_held_out(num, wish, held):
+    assert Recipe(early_stopping=wish).hold_out(be.DeepEnsemble(), np.zeros(num), False, 0).sum() == held
+
+
 def test_methods_that_keep_dropout_get_some():
     recipe = Recipe("mc_dropout")
     assert recipe.make_network(recipe.make_method(), np.zeros((5, 2)), [], 1)["dropout"] == 0.1

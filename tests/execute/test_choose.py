@@ -1,4 +1,5 @@
 import logging
+import math
 import re
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_auto_falls_back_to_the_loop_and_says_why(name, caplog):
     make, data, _ = REFUSED[name]
     with caplog.at_level(logging.INFO, "bayesemble"):
         fitted = quick_fit(be.Task(make, be.Categorical()), data, executor="auto")
-    assert fitted.executor == be.Loop(threads=1)
+    assert fitted.executor == be.Loop(threads=1, steps="traced")
     assert "one by one: vmap cannot run layer" in caplog.text
     assert fitted.predict(data[0]).probs.isfinite().all()
 
@@ -146,7 +147,7 @@ def test_auto_leaves_to_the_loop_what_vmap_would_run_member_by_member_with_a_war
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fitted = quick_fit(task, tokens(), executor="auto")
-    assert fitted.executor == be.Loop(threads=1)
+    assert fitted.executor == be.Loop(threads=1, steps="traced")
     assert re.fullmatch(r"one by one: vmap would run aten::\w*attention\w* member by member", fitted.execution)
 
 
@@ -265,6 +266,47 @@ def test_measure_takes_channels_last_where_it_is_quickest():
     seconds = {(be.Loop, False): 0.004, (be.Loop, True): 0.001, (be.Vmap, False): 0.006}
     choice = choose("measure", task, State(task.new_members(2, seed=0)), Batch(x, y), stepper_that_takes(seconds))
     assert choice.executor == be.Loop(channels_last=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "largest", "close"),
+    [
+        ([10.0, 0.0], [10.0, 0.00099], 0.0, True),  # to 1e-4 of the largest number
+        ([10.0, 0.0], [10.0, 0.00102], 0.0, False),
+        ([10.0, 1.0], [10.0, 1.0019], 0.0, True),  # and to 1e-3 of each
+        ([10.0, 1.0], [10.0, 1.0022], 0.0, False),
+        ([0.0], [0.9e-6], 0.0, True),
+        ([0.0], [1.1e-6], 0.0, False),
+        ([0.0], [0.9e-5], 1.0, True),
+        ([0.0], [1.1e-5], 1.0, False),
+        ([math.nan, math.inf], [math.nan, math.inf], 0.0, True),
+        ([math.nan], [1.0], 0.0, False),
+        ([1.0], [1.0, 1.0], 0.0, False),
+    ],
+)
+def test_how_close_numbers_of_two_executors_have_to_be(one, other, largest, close):
+    assert choose_module._close(torch.tensor(one).double(), torch.tensor(other).double(), largest) == close
+
+
+def test_the_size_of_numbers_is_that_of_the_finite_ones():
+    assert choose_module._size(torch.tensor([1.0, -3.0, math.inf, math.nan])) == 3
+    assert choose_module._size(torch.tensor([math.nan])) == 0
+
+
+def test_draws_go_side_by_side_where_there_are_two_and_that_was_asked_for():
+    task = be.Task(small_mlp, be.Categorical()).bind(48, table()[0])
+
+    def function(params, buffers, inputs, _):
+        return task.forward(params, buffers, inputs)
+
+    def chosen(executor, num):
+        return choose_module.for_draws(executor, function, task.new_members(num, 0), table()[0])
+
+    wish = be.Loop(draws_by_vmap=True, threads=1)
+    assert chosen(wish, 2) == be.Vmap(chunk=choose_module._NETWORKS_PREDICTING_TOGETHER, threads=1)
+    assert chosen(wish, 1) == wish
+    for other in (be.Loop(), be.Vmap(chunk=3)):
+        assert chosen(other, 2) == other
 
 
 def test_an_unknown_executor_is_refused():

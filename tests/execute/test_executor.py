@@ -23,6 +23,8 @@ def test_threads_are_set_inside_and_given_back():
 def test_a_machine_takes_four_threads_per_core_at_most():
     """A run may come from a larger machine, or from somebody who means harm."""
     before, most = torch.get_num_threads(), 4 * os.cpu_count()
+    with thread_count(be.Loop(threads=most)):
+        assert torch.get_num_threads() == most
     with (
         pytest.warns(UserWarning, match=f"1000000 threads were asked for; this machine takes {most}"),
         thread_count(be.Loop(threads=10**6)),

@@ -28,3 +28,18 @@ def test_a_shared_kernel_becomes_channels_last_itself():
     members = be.Members.stack([params] * 2, [buffers] * 2, share=frozenset({"0.weight"}))
     kernel = be.Loop(channels_last=True).arrange(State(members)).members.params["0.weight"]
     assert kernel.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_images_are_reordered_if_asked_for_and_nothing_else_is():
+    images, rows = torch.zeros(2, 3, 4, 5), torch.zeros(2, 3)
+    ordered = be.Loop(channels_last=True)._ordered({"images": images, "rows": rows})
+    assert ordered["images"].is_contiguous(memory_format=torch.channels_last)
+    assert ordered["rows"] is rows
+    assert be.Loop()._ordered(images) is images
+
+
+def test_it_says_how_it_runs():
+    assert (be.Loop().details(), be.Loop().runs_few_members) == ([], True)
+    loop = be.Loop(channels_last=True, draws_by_vmap=True)
+    assert (loop.details(), loop.runs_few_members) == (["channels-last", "with draws by vmap"], False)
+    assert be.Loop(draws_by_vmap=True).details() == ["with draws by vmap"]

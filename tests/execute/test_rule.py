@@ -12,10 +12,12 @@ from bayesemble.models import mlp, resnet
 from helpers import dropout_mlp, images, norm_convnet, small_mlp, table
 
 LOADS = {
-    "one member": (Load(1, 1000, 0, False), be.Loop(draws_by_vmap=True, threads=1)),
+    "one member": (Load(1, 1000, 0, False), be.Loop(draws_by_vmap=True, threads=1, steps="traced")),
     "one large member": (Load(1, 600_000, 0, False), be.Loop(draws_by_vmap=True)),
-    "two members": (Load(2, 1000, 0, False), be.Loop(draws_by_vmap=True, threads=1)),
-    "two members, convolutions of series": (Load(2, 1000, 0, True), be.Loop(threads=1)),
+    "just below two threads": (Load(1, 499_999, 0, False), be.Loop(draws_by_vmap=True, threads=1)),
+    "just enough for two threads": (Load(1, 500_000, 0, False), be.Loop(draws_by_vmap=True)),
+    "two members": (Load(2, 1000, 0, False), be.Loop(draws_by_vmap=True, threads=1, steps="traced")),
+    "two members, convolutions of series": (Load(2, 1000, 0, True), be.Loop(threads=1, steps="traced")),
     "a shallow convnet": (Load(5, 900_000, 5, True), be.Loop()),
     "a deep convnet": (Load(5, 900_000, 6, True), be.Loop(channels_last=True)),
     "a large dense network": (Load(5, 450_001, 0, False), be.Loop(draws_by_vmap=True, threads=1)),

@@ -98,6 +98,16 @@ def test_gradients_of_a_member_have_the_bits_that_they_have_among_any_others(thr
         assert all(torch.equal(alone[name], leaf[own]) for name, leaf in together.items())
 
 
+@pytest.mark.parametrize(
+    ("chunk", "parts", "few", "details"),
+    [(None, [(0, 7)], False, []), (3, [(0, 3), (3, 6), (6, 7)], True, ["by 3"]), (7, [(0, 7)], True, ["by 7"])],
+)
+def test_chunks_are_as_large_as_asked_for(chunk, parts, few, details):
+    executor, members = be.Vmap(chunk=chunk), be.Members({"a": torch.zeros(7, 2)}, {}, torch.full((7,), 1 / 7))
+    assert list(executor._chunks(members)) == parts
+    assert (executor.runs_few_members, executor.details()) == (few, details)
+
+
 def test_a_chunk_of_no_members_is_refused():
     with pytest.raises(be.SettingError, match="chunk is a whole number from 1 or None, got 0"):
         be.Vmap(chunk=0)

@@ -7,6 +7,7 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.types import Batch, Clock
 from bayesemble.methods import numbered_draws
 from bayesemble.methods.base import Context
+from bayesemble.methods.geometry import batch_norm
 from helpers import norm_mlp, small_mlp, table
 
 
@@ -43,6 +44,21 @@ def test_each_network_comes_with_the_statistics_that_were_measured_for_it():
     torch.testing.assert_close(drawn.buffers["1.running_mean"], hidden.mean(1), rtol=1e-4, atol=1e-5)
     with pytest.raises(SettingError, match="measured for 15 networks, 16 were asked for"):
         numbered_draws.draw(state, range(16), 0, networks)
+
+
+@pytest.mark.parametrize(("together", "passes"), [(10, [9, 6]), (2, [3] * 5), (3, [3] * 5), (100, [15])])
+def test_statistics_are_measured_in_whole_turns_of_all_members(together, passes, monkeypatch):
+    sizes, refreshed = [], batch_norm.refreshed
+    monkeypatch.setattr(
+        batch_norm,
+        "refreshed",
+        lambda task, members, *rest: sizes.append(members.num_members) or refreshed(task, members, *rest),
+    )
+    monkeypatch.setattr(numbered_draws, "_TOGETHER", together)
+    _, state = measure(norm_mlp)
+    assert sizes == passes
+    assert numbered_draws.limited(14, state) == 14
+    assert numbered_draws.limited(16, state) == 15
 
 
 def test_without_batch_norm_the_seed_decides_and_any_number_can_be_made():

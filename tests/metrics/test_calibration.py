@@ -10,6 +10,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics import expected_calibration_error, maximum_calibration_error, reliability
 from bayesemble.metrics.calibration import (
     LEVELS,
+    _share_below,
     adaptive_calibration_error,
     classwise_calibration_error,
     debiased_calibration_error,
@@ -587,6 +588,12 @@ def test_quantile_calibration_of_counts_is_the_mean_of_the_randomised_pit(genera
     draws = torch.stack([pit(predictive, counts, generator) for _ in range(400)])
     shares = (draws[..., None] <= table.level).double().mean((0, 1))
     torch.testing.assert_close(table.observed, shares, atol=0.01, rtol=0)
+
+
+def test_a_level_has_below_it_what_is_equal_to_it():
+    below, upto = torch.tensor([[0.2, 0.3, 0.1], [0.2, 0.3, 0.5]], dtype=torch.float64)
+    assert _share_below(below, upto, 0.3) == pytest.approx((1 + 1 + 0.5) / 3)
+    assert _share_below(below[1:2], upto[1:2], 0.3 - 1e-9) == 0
 
 
 def test_levels_are_every_twentieth_if_none_are_named(generator):

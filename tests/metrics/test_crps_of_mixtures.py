@@ -121,6 +121,28 @@ def test_crps_of_classes_is_refused():
         crps(Predictive.from_probs([[0.5, 0.5]]), [0])
 
 
+def test_pieces_have_as_many_rows_and_counts_as_cells_allow(generator, monkeypatch):
+    normals, targets = weighted_normals(generator, members=3, rows=7)
+    counts, pieces, masses = PoissonPredictive(normals.weights, normals.means.abs()), [], []
+    normal, window, mass = crps_of_mixtures._normal_crps, crps_of_mixtures._window_sum, crps_of_mixtures._poisson_mass
+    for name, recorded in {
+        "_normal_crps": lambda one, values: pieces.append(len(values)) or normal(one, values),
+        "_window_sum": lambda *given: pieces.append(len(given[2])) or window(*given),
+        "_poisson_mass": lambda grid, rates: masses.append(grid.numel() * len(rates)) or mass(grid, rates),
+    }.items():
+        monkeypatch.setattr(crps_of_mixtures, name, recorded)
+    monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 4 * 3)
+    crps(normals, targets)
+    assert pieces == [4, 3]
+    monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 4 * 64 * 3)
+    crps(counts, targets.abs().round())
+    assert pieces[2:] == [4, 3]
+    monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 10 * 3)
+    crps(counts, targets.abs().round())
+    assert pieces[4:] == [1] * 7
+    assert max(masses[2:]) == 10 * 3
+
+
 # --- CRPS of heavy tails ---
 
 
@@ -151,6 +173,17 @@ def test_crps_of_heavy_tails_with_members_and_targets_far_apart(spread):
     scale = math.sqrt(0.5)
     expected = integrated_crps(predictive, targets, lambda mean, std: scipy.stats.t(4, mean, scale * std))
     assert crps(predictive, targets) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("degrees", [3, 9])
+def test_tails_beyond_the_knots_are_integrated_too(degrees, generator, monkeypatch):
+    """With knots close to the members, what lies beyond them counts."""
+    monkeypatch.setattr(crps_of_mixtures, "_KNOTS_IN_STDS", (-1.5, -0.5, 0.0, 0.5, 1.5))
+    predictive, targets = weighted_students(generator, degrees, members=1)
+    scale = math.sqrt((degrees - 2) / degrees)
+    near = predictive.means[0] + 0.1 * targets.sign()
+    expected = integrated_crps(predictive, near, lambda mean, std: scipy.stats.t(degrees, mean, scale * std))
+    assert crps(predictive, near) == pytest.approx(expected, rel=1e-4)
 
 
 def test_crps_of_heavy_tails_in_small_pieces_is_the_same(generator, monkeypatch):

@@ -115,6 +115,13 @@ def test_interval_coverage_of_counts_is_the_coverage_at_each_level(generator):
     assert curve.observed.tolist() == expected
 
 
+def test_the_lower_end_of_an_interval_belongs_to_it_and_the_upper_does_not():
+    """Between two members far apart, F is the weight of the lower one exactly."""
+    for weight, inside in ((0.25, 1), (0.75, 0)):
+        predictive = be.Predictive.from_normal([[0.0], [100.0]], 1.0, [weight, 1 - weight])
+        assert interval_coverage(predictive, [50.0], [0.5]).observed.tolist() == [inside]
+
+
 def test_interval_coverage_of_the_true_distribution_is_the_level(generator):
     targets = torch.randn(20_000, generator=generator, dtype=torch.float64)
     predictive = be.Predictive.from_normal(torch.zeros(20_000, dtype=torch.float64), 1.0)
@@ -203,6 +210,7 @@ def test_bands_that_cannot_be_are_refused():
 
 def test_subsets_are_all_or_so_many_different_ones():
     assert subsets_of(5, 2, 20, 0) == [list(one) for one in itertools.combinations(range(5), 2)]
+    assert subsets_of(5, 2, 10, 0) == subsets_of(5, 2, 20, 0)
     some = subsets_of(12, 4, 200, 0)
     assert len({tuple(one) for one in some}) == len(some) == 200
     assert all(len(set(one)) == 4 and set(one) <= set(range(12)) for one in some)

@@ -14,7 +14,7 @@ from sklearn.frozen import FrozenEstimator
 from bayesemble.core import settings
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics import Spread, accuracy, brier, coverage, expected_calibration_error, fit_spread, nll
-from bayesemble.metrics.recalibration import Isotonic, Temperature, fit_isotonic, fit_temperature
+from bayesemble.metrics.recalibration import Isotonic, Temperature, _hold, fit_isotonic, fit_temperature
 from bayesemble.predictive import ClassPredictive, PoissonPredictive, Predictive, StudentPredictive
 
 
@@ -425,3 +425,16 @@ def test_classes_counts_and_dropped_members_have_no_spread(generator):
 def test_a_spread_that_is_no_number_above_0_is_refused(value):
     with pytest.raises(SettingError, match=f"a spread is a number above 0, got {value}"):
         Spread(value)
+
+
+@pytest.mark.parametrize(("outside", "holds"), [(0, True), (1, True), (2, False)])
+def test_intervals_hold_their_share_if_no_more_than_the_rest_lies_outside(outside, holds):
+    predictive = Predictive.from_normal(torch.zeros(10, dtype=torch.float64), 1.0)
+    assert _hold(predictive, torch.tensor([100.0] * outside + [0.0] * (10 - outside)), 0.9) == holds
+
+
+def test_the_ends_of_an_interval_belong_to_it():
+    """Between two members far apart, F is the weight of the lower one exactly."""
+    for weight in (0.25, 0.75):
+        predictive = Predictive.from_normal([[0.0], [100.0]], 1.0, [weight, 1 - weight])
+        assert _hold(predictive, torch.tensor([50.0]), 0.5)

@@ -9,7 +9,15 @@ from torch.func import functional_call, vmap
 import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
-from bayesemble.models.table_networks import EMBEDDINGS, Periodic, Piecewise, Tabular, quantile_edges, tabular
+from bayesemble.models.table_networks import (
+    EMBEDDINGS,
+    ColumnLinear,
+    Periodic,
+    Piecewise,
+    Tabular,
+    quantile_edges,
+    tabular,
+)
 from bayesemble.task.networks import new_module
 from helpers import quick_fit
 
@@ -49,6 +57,32 @@ def test_bins_between_quantiles_hold_equally_many_rows():
     for column in range(3):
         counts, _ = np.histogram(values[:, column], edges[column].double().numpy() + np.linspace(-1e-5, 1e-5, 9))
         assert np.abs(counts - 100).max() <= 2
+
+
+def test_columns_have_linear_layers_of_their_own_that_start_as_those_of_torch(generator):
+    with scoped(0):
+        layer = ColumnLinear(50, 4, 30)
+    x = torch.randn(3, 50, 4, generator=generator)
+    expected = torch.stack([(x[:, c] @ layer.weight[c] + layer.bias[c]).relu() for c in range(50)], 1)
+    torch.testing.assert_close(layer(x), expected)
+    for leaf in (layer.weight.detach(), layer.bias.detach()):  # uniform from -1/2 to 1/2
+        assert 0.49 < float(leaf.max()) <= 0.5
+        assert -0.5 <= float(leaf.min()) < -0.49
+        assert abs(float(leaf.mean())) < 4 * 0.5 / math.sqrt(3 * leaf.numel())
+
+
+def test_sizes_of_embeddings_and_layers():
+    """A category has 1 + the root of their number of coordinates, 32 at most; a number has 8 beside itself."""
+    with scoped(0):
+        network = tabular(3, (1, 4, 8, 9, 2000), 2, width=5)
+    assert [tuple(layer.weight.shape) for layer in network.categories] == [(2, 2), (5, 3), (9, 3), (10, 4), (2001, 32)]
+    assert network.embedding[0].frequencies.shape == (3, 8)
+    assert network.embedding[1].weight.shape == (3, 16, 8)
+    assert (network.input.in_features, len(network.blocks)) == (3 + 3 * 8 + 2 + 3 + 3 + 4 + 32, 2)
+    with scoped(0):
+        one_bin = tabular(2, (), 1, width=5, embedding="piecewise", edges=[[0.0, 1.0]] * 2)
+    assert one_bin(torch.zeros(4, 2)).shape == (4, 1)
+    assert quantile_edges(np.arange(5.0)[:, None]).shape == (1, 17)
 
 
 def test_the_forward_pass_is_the_formula(table):

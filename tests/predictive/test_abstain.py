@@ -9,7 +9,7 @@ import torch
 
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import ClassPredictive, Predictive
-from bayesemble.predictive.abstain import Abstention, Decision, binomial_bound, fit_threshold
+from bayesemble.predictive.abstain import Abstention, Decision, _shares, binomial_bound, fit_threshold
 
 SETTINGS = {"max_risk": 0.1, "measure": "max_probability"}
 
@@ -80,6 +80,18 @@ def test_a_small_case_by_hand():
     assert rule.threshold == predictive.uncertainty("max_probability")[60].item()
     assert rule.risk_bound == pytest.approx(1 - (0.05 / 10) ** (1 / 60))
     assert rule.decide(predictive).answered.tolist() == [True] * 60 + [False] * 40
+
+
+def test_numbers_of_rows_that_just_suffice_without_an_error_are_tried():
+    assert _shares(1, 0.5, 0.5) == [1]
+    assert _shares(1, 0.5, 0.4999) == []
+    assert _shares(2, 0.5, 0.5) == [2]
+    assert _shares(3, 0.5, 0.5) == [2, 3]
+
+
+def test_a_bound_that_is_the_risk_itself_is_small_enough(monkeypatch):
+    monkeypatch.setattr("bayesemble.predictive.abstain.binomial_bound", lambda errors, rows, level: 0.1)
+    assert fit_threshold(binary(np.linspace(1, 0.51, 100)), [0] * 100, **SETTINGS).coverage == 1
 
 
 @pytest.mark.parametrize("rows", [40, 150, 999])

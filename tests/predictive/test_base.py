@@ -62,6 +62,14 @@ def test_a_member_that_does_not_exist_is_refused(index, generator):
         random_classes(generator).member(index)
 
 
+def test_chosen_members_keep_the_proportions_of_their_weights_or_weigh_the_same_if_all_are_zero():
+    predictive = Predictive.from_normal([[0.0], [1.0], [2.0], [3.0]], 1.0, [0.25, 0.75, 0.0, 0.0])
+    assert predictive.take([1, 0]).weights.tolist() == [0.75, 0.25]
+    assert predictive.take([1, 2]).weights.tolist() == [1, 0]
+    assert predictive.take([2, 3]).weights.tolist() == [0.5, 0.5]
+    assert predictive.take([-4]).mean.tolist() == [0]
+
+
 def test_other_weights_are_normalised_and_put_in_place_of_the_old_ones(generator):
     predictive = random_classes(generator)
     assert predictive.probs is not None  # the average under the old weights has been worked out and kept

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
 from bayesemble.core.seeds import scoped
-from bayesemble.task.network_ends import Ends, find_ends, layer_of, parameters_by_layer
+from bayesemble.task.network_ends import Ends, _owners, find_ends, layer_of, parameters_by_layer
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 IMAGES = torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
@@ -194,6 +194,13 @@ def test_tied_weights_count_for_the_layer_that_is_called_last():
         assert ends(network, TOKENS) == Ends(("embedding",), ("head",))
         names = ["embedding.weight", "head.bias"] if bias else ["embedding.weight"]
         assert parameters_by_layer(network)["head"] == names
+
+
+def test_of_layers_that_own_a_parameter_the_one_called_last_counts_else_the_first():
+    layers = {"a": ["w", "v"], "b": ["w"], "c": ["w", "u"]}
+    assert _owners(layers, []) == {"w": "a", "v": "a", "u": "c"}
+    assert _owners(layers, ["b"]) == {"w": "b", "v": "a", "u": "c"}
+    assert _owners(layers, ["c", "b", "a", "b"]) == {"w": "b", "v": "a", "u": "c"}
 
 
 def test_a_layer_used_twice_is_found_by_its_first_name():

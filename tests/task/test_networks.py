@@ -6,7 +6,14 @@ from torch import nn
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError
-from bayesemble.task.networks import Alternatives, check_factory, check_trainable, checked_source, new_module
+from bayesemble.task.networks import (
+    Alternatives,
+    check_factory,
+    check_trainable,
+    checked_source,
+    dropout_layers,
+    new_module,
+)
 
 LAYERS = {
     "linear": lambda: nn.Linear(3, 2),
@@ -319,3 +326,8 @@ def test_a_leaf_of_zeros_stays_zero_and_others_are_drawn_anew():
         again = new_module(network)
     assert not again[1].weight.any()
     assert again[0].weight.all(), "a leaf with some zeros is no leaf of zeros"
+
+
+def test_layers_that_drop_nothing_are_no_dropout():
+    network = nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.1), nn.Dropout2d(0.2), nn.ReLU())
+    assert dropout_layers(network) == [network[1], network[2]]

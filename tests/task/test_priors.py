@@ -112,6 +112,10 @@ def test_the_laplace_prior_is_silent_at_zero():
     assert LaplacePrior().gradient({"w": torch.zeros(1, 2)}, {"w": 1.0})["w"].tolist() == [[0, 0]]
 
 
+def test_one_row_of_data_is_enough_for_weight_decay():
+    assert NormalPrior.from_weight_decay(4.0, 1).std == 0.5
+
+
 @pytest.mark.parametrize(("weight_decay", "num_data"), [(0.0, 10), (-1.0, 10), (0.1, 0)])
 def test_no_weight_decay_is_no_prior(weight_decay, num_data):
     with pytest.raises(SettingError, match=r"positive weight decay and data.*prior=None"):

@@ -1,6 +1,7 @@
 """Trained networks are not re-initialised without a word, and members that would stay one network are refused."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.errors import ModelError, SettingError, TrainingError
+from bayesemble.core.members import Members
 from bayesemble.core.seeds import scoped
-from bayesemble.task.starts import equal_members
+from bayesemble.task.starts import Clones, equal_members
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 
@@ -89,6 +91,15 @@ METHODS = {
     "svgd": be.Stein(num_members=4),
     "swag": be.SWAG(num_members=4, start=0.1),
 }
+
+
+@pytest.mark.parametrize(("count", "numbers"), [(5, "0, 1, 2, 3, 4"), (6, "0, 1, 2, 3, 4, ...")])
+def test_of_many_equal_members_the_first_five_are_named(count, numbers):
+    leaf, weights = torch.zeros(count, 2), torch.full((count,), 1 / count)
+    clones = Clones(Members({"a": leaf}, {}, weights))
+    clones.refuse(Members({"a": leaf}, {}, weights))
+    with pytest.raises(TrainingError, match=f"members {re.escape(numbers)} began"):
+        clones.refuse(Members({"a": leaf + 1}, {}, weights))
 
 
 @pytest.mark.parametrize("executor", ["loop", "vmap"])

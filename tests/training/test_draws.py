@@ -45,6 +45,14 @@ def test_going_through_twice_gives_the_same(monkeypatch):
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
+def test_networks_that_come_in_one_part_are_kept_for_the_next_rows(monkeypatch):
+    monkeypatch.setattr(draws, "_DRAWS_AT_A_TIME", 4)
+    ensemble = fitted(be.ECMP())
+    kept, drawn_again = ensemble.networks(4), ensemble.networks(5)
+    assert next(iter(kept)) is next(iter(kept))
+    assert next(iter(drawn_again)) is not next(iter(drawn_again))
+
+
 def test_the_seed_decides():
     ensemble, x = fitted(be.ECMP()), table()[0]
     assert torch.equal(ensemble.predict(x, seed=1).probs, ensemble.predict(x, seed=1).probs)

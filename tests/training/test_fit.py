@@ -110,6 +110,21 @@ def test_early_stopping_waits_as_long_as_patience_says_and_returns_the_best():
     assert largest_difference(fitted.state.members.params, again.state.members.params) == 0
 
 
+def test_a_loss_that_stays_the_same_is_no_better_and_patience_ends():
+    method = be.DeepEnsemble(num_members=2, learning_rate=1e-30)
+    options = {"validation": table(30, seed=1), "patience": 2, "epochs": 10}
+    fitted = quick_fit(be.Task(small_mlp, be.Categorical()), table(), method, **options)
+    assert len({row["validation_loss"] for row in fitted.history}) == 1
+    assert len(fitted.history) == 3
+
+
+def test_the_validation_loss_is_a_mean_over_all_rows_whatever_their_batches():
+    x, y = table(1500, seed=1)
+    fitted = quick_fit(be.Task(small_mlp, be.Categorical()), table(), validation=(x, y), epochs=1)
+    expected = -float(fitted.predict(x).log_prob(y).double().mean())
+    assert fitted.history[-1]["validation_loss"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_on_epoch_can_stop_training():
     assert len(quick_fit(TASK, table(), epochs=9, on_epoch=lambda state, row: row["epoch"] == 2).history) == 2
 

@@ -38,7 +38,7 @@ def test_batches_of_rows_are_predicted_as_all_rows_are(method):
 
 def test_draws_are_run_side_by_side_by_auto_and_members_as_they_were_trained():
     drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"), executor="auto")
-    assert drawn.executor == be.Loop(draws_by_vmap=True, threads=1)
+    assert drawn.executor == be.Loop(draws_by_vmap=True, threads=1, steps="traced")
     assert best_executor(drawn) == be.Vmap(chunk=16, threads=1)
     members = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor=be.Loop(draws_by_vmap=True))
     assert best_executor(members) == members.executor
@@ -92,6 +92,25 @@ def test_each_batch_of_rows_drops_other_units():
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert len({tuple(probs.flatten().tolist()) for probs in first}) == 4
+
+
+def test_rows_without_a_number_are_those_of_the_first_batch():
+    task = be.Task(lambda: with_dropout(small_mlp), be.Categorical())
+    ensemble, x = quick_fit(task, table(), be.MCDropout(num_members=2)), table()[0]
+    assert torch.equal(predictor(ensemble)(x).member_probs, ensemble.predict(x).member_probs)
+
+
+def test_the_quicker_way_of_a_method_is_taken_for_networks_that_are_drawn(monkeypatch):
+    ensemble, x = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.Laplace()), table()[0]
+    asked, quicker = [], be.Laplace.outputs_at_once
+
+    def recorded(self, state, task, members, numbers, inputs):
+        asked.append(numbers)
+        return quicker(self, state, task, members, numbers, inputs)
+
+    monkeypatch.setattr(be.Laplace, "outputs_at_once", recorded)
+    ensemble.predict(x, num_draws=5)
+    assert asked == [range(5)]
 
 
 def test_rows_of_each_members_own_need_members():

@@ -163,7 +163,7 @@ def test_a_method_with_a_step_of_its_own_is_recorded_only_if_it_says_so():
 
 
 def test_large_members_are_not_recorded(monkeypatch, told):
-    monkeypatch.setattr(steps, "_MOST_BYTES", 100)
+    monkeypatch.setitem(steps._MOST_BYTES, "traced", 100)
     assert same(fitted(be.DeepEnsemble(num_members=2)), fitted(be.DeepEnsemble(num_members=2), "eager"))
     assert "too large to gain from it" in told.text
 

@@ -1,1 +1,1 @@
-"""What a fitted ensemble is like."""
+"""What a fitted ensemble is like, and what training one takes."""

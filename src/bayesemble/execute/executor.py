@@ -31,7 +31,7 @@ class Executor(ABC):
 
     def __str__(self) -> str:
         threads = [f"on {self.threads} thread" + ("s" if self.threads > 1 else "")] if self.threads else []
-        steps = [] if self.steps == "traced" else [self.steps]
+        steps = [] if self.steps == type(self).steps else [self.steps]
         return " ".join([type(self).__name__.lower(), *self.details(), *steps, *threads])
 
     def details(self) -> list[str]:

@@ -24,7 +24,7 @@ class Loop(Executor):
     channels_last: bool = setting(False, "keep images and kernels in channels-last order, faster for convolutions")
     draws_by_vmap: bool = setting(False, "run networks that are drawn for a prediction side by side, where vmap can")
     threads: int | None = setting(None, "number of torch threads; None leaves it as it is", least=1)
-    steps: str = setting("traced", "how training steps are taken: eager, traced or compiled", choices=STEPS)
+    steps: str = setting("eager", "how training steps are taken: eager, traced or compiled", choices=STEPS)
 
     def __post_init__(self) -> None:
         validate(self)

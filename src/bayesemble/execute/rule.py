@@ -57,7 +57,8 @@ class Row:
 def one_by_one(load: Load) -> Loop:
     """The loop that suits the network."""
     layout, draws = load.convolutions >= DEEP, not load.convolutional
-    return Loop(channels_last=layout, draws_by_vmap=draws, threads=_threads(load.numbers))
+    steps = "eager" if load.numbers > MANY_NUMBERS else "traced"
+    return Loop(channels_last=layout, draws_by_vmap=draws, threads=_threads(load.numbers), steps=steps)
 
 
 def _all_at_once(load: Load) -> Executor:

@@ -23,6 +23,7 @@ from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Info, tensors_of
 from bayesemble.execute.choose import Choice
 from bayesemble.execute.executor import Executor, thread_count
+from bayesemble.execute.kept_memory import kept_memory
 from bayesemble.execute.rounding import PlaceDependent
 from bayesemble.execute.rule import NUMBERS_TOGETHER, load_of
 from bayesemble.execute.vmap import SideBySide, Vmap
@@ -70,7 +71,8 @@ def fit_side_by_side(
     progress, ready = settings.pop("progress", True), list[Ready]()
     for data, seed in zip(datasets, seeds, strict=True):
         ready.append(prepare_like(ready[:1], task, method, data, seed=seed, **settings))
-    return [complete(one, run) for one, run in zip(ready, train_side_by_side(ready, progress), strict=True)]
+    with kept_memory():
+        return [complete(one, run) for one, run in zip(ready, train_side_by_side(ready, progress), strict=True)]
 
 
 def prepare_like(

@@ -29,7 +29,9 @@ from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
 
-_MOST_BYTES = 1 << 24  # of a state: a step of a larger one is mostly arithmetic, and to check it takes a copy
+# Bytes of a state of which steps are recorded: one of a larger is mostly arithmetic, and to check it takes a copy.
+_MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 26}
+_TIMES_HELD = 8  # how many times as much may be held while a step is recorded
 _ROUNDING = 1e-4
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -113,8 +115,9 @@ class Steps:
         """Record a step that a copy of the state takes; None if this cannot be done."""
         trial, tensors, numbers = state.clone(), _tensors_of(batch), self._numbers(clock, state)
         leaves = _leaves_of(trial)
-        recorder = Recorder([*leaves, *tensors, *numbers.values()])
-        if sum(leaf.numel() * leaf.element_size() for leaf in leaves) > _MOST_BYTES:
+        most = _MOST_BYTES[self.executor.steps]
+        recorder = Recorder([*leaves, *tensors, *numbers.values()], _TIMES_HELD * most)
+        if sum(leaf.nbytes for leaf in leaves) > most:
             recorder.give_up("the members are too large to gain from it")
         try:
             with recorder:

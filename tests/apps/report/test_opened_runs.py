@@ -88,6 +88,18 @@ def test_examples_name_the_votes():
     assert disagree[0].inputs == ["8.00", "9.00", "10.00", "11.00"]
 
 
+@pytest.mark.parametrize(
+    ("truth", "answers"),
+    [([1.0, -99.9], ("1.00", "2.00 (1.00 to 3.00)")), ([1.0, -100.0], ("1", "2 (1 to 3)"))],
+)
+def test_examples_of_numbers_have_digits_unless_the_largest_is_large(truth, answers):
+    predictive = be.Predictive.from_normal([[1.0, 0.0], [3.0, 7.0]], 1.0)
+    split = type("Rows", (), {"x_test": np.zeros((2, 1))})
+    agree, disagree = examples(Shown("one", 0, None, split, torch.tensor(truth), predictive, None), None)
+    assert (agree[0].truth, agree[0].answers) == answers
+    assert [one.row for one in (*agree, *disagree)] == [0, 1]
+
+
 def test_rows_that_are_coloured_images_are_shown_so():
     inputs = np.arange(48.0).reshape(4, 12)
     agree, _ = examples(with_votes(VOTES, TRUTH, inputs), [2, 2, 3], count=1)

@@ -1,8 +1,10 @@
 """The table: its numbers are those of the summary, marks are those of the paired test, failures come last."""
 
+import math
+
 import pytest
 
-from bayesemble.apps.report.score_table import columns_of, rows_of
+from bayesemble.apps.report.score_table import _decimals, columns_of, rows_of
 from bayesemble.diagnostics.plots.style import PALETTE
 from comparisons import made
 
@@ -70,6 +72,25 @@ def test_one_seed_has_no_error_and_no_ties():
 def test_large_scores_have_fewer_decimals(value, text):
     _, _, cells = table_of(made({"one": {"rmse": [value]}}))
     assert cells["one"]["rmse"].text == text
+
+
+@pytest.mark.parametrize(
+    ("name", "means", "decimals"),
+    [
+        ("nll", [0.5, -9.9], 3),
+        ("nll", [0.5, -10.0], 2),
+        ("nll", [0.5, 123.0, math.inf], 1),
+        ("nll", [1000.0, math.nan], 0),
+        ("nll", [12345.0], 0),
+        ("nll", [math.inf], 3),
+        ("train_seconds", [0.9], 3),
+        ("train_seconds", [0.9, 1.0], 2),
+        ("nll", [1.0], 3),
+        ("parameters", [5.0], 0),
+    ],
+)
+def test_the_largest_number_of_a_column_shows_four_figures(name, means, decimals):
+    assert _decimals(name, means) == decimals
 
 
 def test_a_method_beyond_the_palette_has_the_first_colour_again_but_dashed_lines():

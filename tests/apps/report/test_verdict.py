@@ -3,7 +3,16 @@
 import pytest
 from scipy.stats import ttest_rel
 
-from bayesemble.apps.report.verdict import WORST_ECE, difference, duration, number, standing, tied_with_best, verdict
+from bayesemble.apps.report.verdict import (
+    WORST_ECE,
+    Difference,
+    difference,
+    duration,
+    number,
+    standing,
+    tied_with_best,
+    verdict,
+)
 from comparisons import made
 
 GOOD = [0.20, 0.22, 0.19, 0.21]
@@ -94,6 +103,13 @@ def test_a_cheap_method_that_is_far_behind_is_not_preferred_because_of_few_seeds
     assert "Its NLL is 0.15 below that of cheap" in words_of(found)
 
 
+@pytest.mark.parametrize(("behind", "use"), [(0.02, "dear"), (0.0199, "cheap")])
+def test_a_hundredth_of_a_nat_is_too_far_behind_to_be_used_for_its_price(behind, use):
+    """The mean difference over both seeds is half of what one of them is behind."""
+    dear, cheap = {"nll": [0.0, 0.0], "train_seconds": [9.0] * 2}, {"nll": [0.0, behind], "train_seconds": [1.0] * 2}
+    assert verdict(made({"cheap": cheap, "dear": dear})).use == use
+
+
 def test_failed_methods_are_named_with_their_reason():
     found = verdict(made({"one": {"nll": GOOD}, "two": {"nll": BAD}}, failed={"three": "out of memory."}))
     assert found.use == "one"
@@ -155,3 +171,17 @@ def test_another_that_is_clearly_better_on_foreign_data_is_named():
 def test_numbers_and_durations_read_well():
     assert [number(x) for x in (0.2051, 12.345, -0.00001, 0.0)] == ["0.205", "12.3", "0.0000", "0.0000"]
     assert [duration(x) for x in (0.55, 42.4, 200, 7200)] == ["0.6 s", "42 s", "3.3 min", "2.0 h"]
+    assert [duration(x) for x in (9.9, 10, 89, 90, 5340, 5400)] == [
+        "9.9 s",
+        "10 s",
+        "89 s",
+        "1.5 min",
+        "89.0 min",
+        "1.5 h",
+    ]
+
+
+def test_an_interval_that_ends_at_zero_holds_it():
+    assert not Difference(0.5, 0.5, 3).clear
+    assert not Difference(-0.5, 0.5, 3).clear
+    assert Difference(-0.5, 0.4, 3).clear

@@ -58,6 +58,9 @@ def test_intervals_between_counts_may_hold_more():
         (1000, 0.8, 0.8, 0.15, "right on average, but"),
         (30, 0.8, 0.75, 0.1, "can only tell"),
         (1000, 1.0, 0.999, 0.001, "well calibrated"),
+        (1000, 1.0, 1.0, 0.0, "well calibrated"),
+        (1000, 0.8, 0.8, 0.02, "well calibrated"),
+        (100_000, 0.0, 0.02, 0.02, "almost calibrated, a little too sure of itself"),
     ],
 )
 def test_classes_are_judged_by_what_that_many_rows_can_tell(rows, accuracy, confidence, ece, verdict):

@@ -67,6 +67,23 @@ def test_tsne_keeps_paths_that_lie_apart_apart(inputs):
     assert (own < other).all()
 
 
+@pytest.mark.parametrize(("num", "perplexity"), [(3, 1.0), (4, 1.0), (18, 17 / 3), (91, 30.0), (200, 30.0)])
+def test_the_perplexity_is_a_third_of_the_other_points_between_bounds(num, perplexity, monkeypatch):
+    asked = {}
+
+    class Recorded:
+        def __init__(self, dim, **options):
+            asked.update(options, dim=dim)
+
+        def fit_transform(self, vectors):
+            return vectors[:, :2]
+
+    monkeypatch.setattr("sklearn.manifold.TSNE", Recorded)
+    embeddings._on_plane(torch.zeros(num, 5), "tsne", 3)
+    assert (asked["dim"], asked["perplexity"]) == (2, pytest.approx(perplexity))
+    assert 0 <= asked["random_state"] < 2**32
+
+
 def test_means_of_numbers_are_embedded(inputs):
     x, _ = table()
     ensemble = quick_fit(be.Task(small_mlp, be.Gaussian(noise=0.5)), (x, x[:, :2]), epochs=3, record="epoch")
@@ -80,7 +97,7 @@ def test_means_of_numbers_are_embedded(inputs):
 
 def test_checkpoints_are_the_last_epochs_without_the_start(ensemble):
     recording = ensemble.recording
-    for last, epochs in ((2, [4, 5]), (10, [1, 2, 3, 4, 5])):
+    for last, epochs in ((1, [5]), (2, [4, 5]), (5, [1, 2, 3, 4, 5]), (10, [1, 2, 3, 4, 5])):
         points = embeddings.checkpoints(ensemble, 1, last)
         for name, leaf in points.items():
             assert torch.equal(leaf, torch.stack([recording.members(e).params[name][1] for e in epochs]))

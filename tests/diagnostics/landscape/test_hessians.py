@@ -107,6 +107,7 @@ def test_batches_and_seeds_change_nothing_but_the_random_vectors(monkeypatch):
 def test_one_sample_has_no_standard_error_and_odd_settings_are_refused():
     ensemble = quick_fit(be.Task(lambda: nn.Linear(4, 2), be.Categorical()), table(), be.DeepEnsemble(num_members=1))
     assert bool(sharpness(ensemble, DATA, top=1, samples=1).trace_error.isnan().all())
+    assert sharpness(ensemble, DATA, samples=1).eigenvalues.shape == (1, 3)
     for settings, words in (
         ({"top": 10}, "parameters, 10"),
         ({"steps": 3}, "more than top"),

@@ -179,6 +179,18 @@ def test_the_brier_score_of_more_members_is_never_worse_on_average(ensemble):
         assert (scores.diff() <= 1e-12).all()
 
 
+@pytest.mark.parametrize("kind", ["random", "dropout"])
+def test_a_scale_of_nothing_leaves_the_member_as_it_is(ensemble, kind):
+    made = flat(sample_subspace(ensemble, 0, kind, 2, scale=0).params)
+    assert torch.equal(made, own(ensemble, 0).expand(2, -1))
+    assert sample_subspace(ensemble, 0, kind, 2, scale=1).num_members == 2
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "pca"])
+def test_two_epochs_are_enough_for_a_subspace(ensemble, kind):
+    assert sample_subspace(ensemble, 0, kind, 3, last=2).num_members == 3
+
+
 def test_what_cannot_be_sampled_is_refused(ensemble):
     plain = quick_fit(be.Task(small_mlp, be.Categorical()), table())
     with pytest.raises(be.SettingError, match=r"train with fit\(..., record='epoch'\)"):

@@ -44,6 +44,25 @@ def test_training_lowers_the_barrier_of_a_curve():
         assert torch.equal(curve.loss, again.loss)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "points", "asked"),
+    [
+        ("bezier", {}, 3, {"epochs": 30, "learning_rate": 0.01}),
+        ("polygon", {"bends": 4, "epochs": 7, "learning_rate": 0.2}, 6, {"epochs": 7, "learning_rate": 0.2}),
+    ],
+)
+def test_a_trained_path_has_as_many_bends_and_epochs_as_asked_for(kind, options, points, asked, monkeypatch):
+    seen = {}
+
+    def recorded(leaves, shape, *_, **given):
+        seen.update(given, shape=shape, points={leaf.shape[1] for leaf in leaves.values()})
+
+    monkeypatch.setattr("bayesemble.diagnostics.landscape.paths.curves.train", recorded)
+    found = path(fitted(), table(), (1, 0), kind=kind, train=table(), resolution=3, **options)
+    assert (seen["shape"], seen["points"], found.members) == (kind, {points}, (1, 0))
+    assert {name: seen[name] for name in asked} == asked
+
+
 def test_barriers_by_hand():
     positions = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64)
     bent = torch.tensor([1.0, 4.0, 2.0], dtype=torch.float64)

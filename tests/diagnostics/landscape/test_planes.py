@@ -1,5 +1,7 @@
 """Planes: orthonormal directions, members at their corners, and points that a plain loop gives too."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch.func import functional_call
 import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.diagnostics.landscape import measure, plane, radial_plane
-from bayesemble.diagnostics.landscape.planes import at, through_members, through_origin
+from bayesemble.diagnostics.landscape.planes import _grid, at, through_members, through_origin
 from helpers import norm_mlp, quick_fit, small_mlp, table
 
 DATA = table(40, seed=1)
@@ -74,6 +76,12 @@ def test_a_grid_against_a_plain_loop(classes):
             assert float(found.difference[row, column, reference]) == pytest.approx(float(apart))
 
 
+def test_the_margin_is_a_share_of_the_width_on_each_side():
+    corners = torch.tensor([[-1.0, -2.0], [3.0, 4.0]], dtype=torch.float64)
+    x, y = _grid(SimpleNamespace(corners=corners), 3, 0.5)
+    assert (x.tolist(), y.tolist()) == ([-3, 1, 5], [-5, 1, 7])
+
+
 def test_the_grid_goes_around_the_members(classes):
     found = plane(classes, DATA, resolution=4, margin=0.5)
     for side, coordinates in zip((found.x, found.y), found.corners.T, strict=True):
@@ -109,6 +117,8 @@ def test_at_the_origin_of_the_radial_plane_all_weights_are_zero(classes):
     assert result.corners.shape == (2, 2)
     assert result.difference.shape == (3, 3, 2)
     assert result.members == (1, 2)
+    assert radial_plane(classes, DATA, resolution=2).members == (0, 1)
+    assert plane(classes, DATA, resolution=2).members == (0, 1, 2)
 
 
 def test_batch_norm_at_the_corners_has_the_statistics_of_members_measured_again():

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from bayesemble.execute.programs import recorder
 from bayesemble.execute.programs.recorder import Record, Recorder
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -61,9 +60,8 @@ def test_there_is_no_record_of_what_depends_on_numbers_or_chance(function):
     assert (found.operations, found.tensors) == ([], [])
 
 
-def test_a_record_that_takes_too_much_memory_is_given_up_and_the_function_goes_on(monkeypatch):
-    monkeypatch.setattr(recorder, "_MOST_BYTES", 100)
-    recording = Recorder([torch.ones(4)])
+def test_a_record_that_takes_too_much_memory_is_given_up_and_the_function_goes_on():
+    recording = Recorder([torch.ones(4)], most_bytes=100)
     with recording:
         found = sum(torch.ones(4) * k for k in range(20))
     assert recording.finish([found]).obstacle == "it takes too much memory"

@@ -139,6 +139,32 @@ def test_dual_averaging_finds_the_steps_whose_acceptance_is_wanted(generator):
     assert (slot["log_mean"] - (scale * math.sqrt(math.log(1.25))).log()).abs().max() < error
 
 
+def test_dual_averaging_is_its_recursion(generator):
+    slot = {name: torch.full((2,), 0.3).double() for name in ("log", "log_mean", "centre")}
+    slot |= {"error": torch.zeros(2).double(), "count": torch.tensor(0.0).double()}
+    error, mean = torch.zeros(2).double(), slot["log_mean"].clone()
+    for t in range(1, 6):
+        reached = torch.rand(2, generator=generator, dtype=torch.float64)
+        dual_average(slot, reached, 0.7)
+        error = (1 - 1 / (t + 10)) * error + (0.7 - reached) / (t + 10)
+        log = 0.3 - math.sqrt(t) / 0.2 * error
+        mean = t**-0.75 * log + (1 - t**-0.75) * mean
+        torch.testing.assert_close(slot["log"], log, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(slot["log_mean"], mean, rtol=1e-6, atol=1e-6)
+
+
+def test_the_first_error_is_that_from_the_acceptance_that_was_asked_for():
+    seen = []
+
+    def remember(state, row):
+        seen.append((state.slots["step_size"]["error"].clone(), torch.tensor(row["acceptance"])))
+
+    method = be.HMC(num_members=3, step_size=0.1, max_leapfrog=3, acceptance=0.6)
+    quick_fit(line_task(), line_data(), method, epochs=20, batch_size=None, executor="vmap", on_epoch=remember)
+    error, reached = seen[0]
+    torch.testing.assert_close(error, (0.6 - reached.double()) / 11, rtol=1e-5, atol=1e-7)
+
+
 def test_leaves_and_matrix(generator):
     leaves = {"b": torch.randn(3, 2, 4, generator=generator), "a": torch.randn(3, generator=generator)}
     flat = flatten(leaves)
@@ -340,3 +366,6 @@ def test_the_number_of_leapfrog_steps_varies_around_the_trajectory_and_never_exc
     assert max(bounded) == 50
     assert len(set(bounded)) > 10
     assert set(numbers(10.0)) == {1}
+    several = [be.HMC(max_leapfrog=9)._num_leapfrog(torch.tensor([0.01, 4.0]), Clock(step, 9, 0)) for step in range(9)]
+    alone = [be.HMC(max_leapfrog=9)._num_leapfrog(torch.tensor([0.2]), Clock(step, 9, 0)) for step in range(9)]
+    assert several == alone, "the geometric mean of the steps of all chains counts"

@@ -125,6 +125,28 @@ def test_a_run_too_short_is_refused_and_one_that_stops_early_keeps_its_members()
     assert early.predict(table()[0]).probs.isfinite().all()
 
 
+def test_the_centre_is_the_mean_of_the_snapshots_that_were_asked_for():
+    """Three after the half of twelve steps: after the eighth, the tenth and the last."""
+    seen = []
+
+    def remember(state, _row):
+        seen.append(state.members.params["0.weight"].clone())
+
+    method = small(start=0.5, snapshots=3, learning_rate=0.01)
+    ensemble = quick_fit(task(), table(), method, epochs=12, batch_size=None, on_epoch=remember)
+    centre = ensemble.state.slots[MEAN]["0.weight"]
+    torch.testing.assert_close(centre, torch.stack([seen[step] for step in (7, 9, 11)]).mean(0))
+
+
+def test_as_many_snapshots_as_directions_are_too_few():
+    method, options = small(start=0.5, snapshots=3), {"epochs": 12, "batch_size": None}
+    with pytest.warns(UserWarning, match="stopped after 2 snapshots, too few for 2 directions"):
+        early = quick_fit(task(), table(), method, **options, on_epoch=lambda state, row: row["epoch"] == 10)
+    assert early.predict(table()[0]).num_members == 1
+    assert small(dim=5).num_directions == 5, "as many as the rank are not too many"
+    assert (be.Subspace().num_directions, be.Subspace(basis="curve", num_members=2).num_directions) == (5, 2)
+
+
 @pytest.mark.parametrize("basis", ["pca", "curve"])
 def test_saved_loaded_and_kept(tmp_path, basis):
     method = small(num_members=2, basis=basis, curve_epochs=2)

@@ -177,6 +177,13 @@ def test_before_the_end_predictions_are_those_of_the_members_and_validation_chan
 
 
 @pytest.mark.filterwarnings("ignore:SWAG took")
+@pytest.mark.parametrize("model", [small_mlp, norm_mlp])
+def test_a_prediction_averages_over_as_many_networks_as_the_setting_says(model):
+    ensemble = quick_fit(task(model), table(), be.SWAG(draws=7, rank=3), **MANY)
+    assert ensemble.predict(table()[0]).num_members == 7
+
+
+@pytest.mark.filterwarnings("ignore:SWAG took")
 def test_resuming_after_the_end_gives_the_same_draws(tmp_path):
     method, x = be.SWAG(rank=3, draws=5), table()[0]
     whole = quick_fit(task(norm_mlp), table(), method, **MANY, checkpoint=tmp_path / "run")

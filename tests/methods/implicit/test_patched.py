@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,9 @@ from torch import Tensor, nn
 import bayesemble as be
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.seeds import scoped
+from bayesemble.core.types import Batch, Clock
 from bayesemble.methods import make_method
+from bayesemble.methods.base import Context
 from bayesemble.methods.implicit.patches import COMPONENT_PREFIX
 from helpers import all_leaves, largest_difference, norm_convnet, norm_mlp, quick_fit, small_mlp, table, tempered_mlp
 
@@ -21,6 +24,11 @@ def task(model=norm_mlp) -> be.Task:
 def trained_network(model=norm_mlp) -> nn.Module:
     with scoped(3):
         return model()
+
+
+def all_components(state, name: str) -> Tensor:
+    """`(member, component, ...)`, copied."""
+    return torch.cat([state.members.params[name][:, None], state.slots["components"][COMPONENT_PREFIX + name]], 1)
 
 
 # --- the family ---
@@ -243,6 +251,129 @@ def test_resuming_gives_the_same_bits(method, tmp_path):
 def _power_cut(state, row):
     if row["epoch"] == 3:
         raise RuntimeError("power cut")
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1])
+def test_biases_of_single_elements_are_drawn_unless_something_is_left_out(rate):
+    assert set(be.ECMP(rate=rate).patches(task(small_mlp))) == {"2.weight"} | ({"2.bias"} if rate == 0 else set())
+
+
+@pytest.mark.parametrize(
+    ("method", "extra", "powers", "drawn"),
+    [
+        (be.EMP(components=3), 2 * 18, ((3, 1),), 18),
+        (be.EMP(components=3, rate=0.1), 2 * 18, ((4, 1),), 18),
+        (be.EMP(components=3, mixing="learned", training_draws=2), 2 * 18 + 3, ((3, 1),), 18),
+        (be.EMP(components=3, mixing="learned", training_draws=2, select="all"), 2 * 58 + 6, ((3, 2),), 58),
+        (be.EMP(components=1), 0, (), 18),
+        (be.DropConnect(), 0, ((2, 48),), 48),
+        (be.DropConnect(components=2), 48, ((3, 48),), 48),
+        (be.Dropout(rate=0.0), 0, (), 48),
+    ],
+    ids=str,
+)
+def test_what_a_member_has_beside_a_network_and_how_many_it_stands_for(method, extra, powers, drawn):
+    """An output layer of 16 + 2 numbers, after one of 32 + 8."""
+    assert method.extent(task(small_mlp)) == (extra, powers, drawn)
+
+
+def test_every_draw_of_training_takes_a_gradient_of_every_member():
+    assert be.EMP(num_members=2, training_draws=3).gradients_per_step == 6
+
+
+@pytest.mark.parametrize("kl", ["exact", "single"])
+@pytest.mark.parametrize("mixing", ["uniform", "learned"])
+def test_the_prior_pulls_components_as_much_as_they_are_likely_or_all_alike(kl, mixing):
+    """-w / std^2 / temperature, times (1 - rate) q_k; leaves that are not drawn feel all of it."""
+    bound = be.Task(small_mlp, be.Categorical(), be.NormalPrior(0.5), temperature=2.0).bind(48, table()[0])
+    method = be.EMP(num_members=2, components=3, rate=0.25, kl=kl, mixing=mixing, training_draws=2)
+    state, patches = method.init(bound, 0), method.patches(bound)
+    shares = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]]) if mixing == "learned" else torch.full((2, 3), 1 / 3)
+    for logits in state.slots.get("mixing", {}).values():
+        logits.copy_(shares.log())
+    learned = method._learned(state)
+    found = {name: torch.zeros_like(leaf) for name, leaf in learned.items()}
+    method._add_prior(found, learned, patches, bound)
+    torch.testing.assert_close(found["0.weight"], -learned["0.weight"] / 0.5**2 / 2)
+    pull = torch.cat([found["2.weight"][:, None], found[COMPONENT_PREFIX + "2.weight"]], 1)
+    weight = (0.75 * shares if kl == "exact" else torch.ones(2, 3))[..., None, None]
+    torch.testing.assert_close(pull, -weight * all_components(state, "2.weight") / 0.5**2 / 2)
+
+
+def test_the_divergence_of_noise_around_one_component_is_that_of_two_normals():
+    bound = be.Task(small_mlp, be.Categorical(), be.NormalPrior(0.5)).bind(48, table()[0])
+    method = be.EMP(num_members=2, components=1, sigma=0.3)
+    state = method.init(bound, 0)
+    drawn = torch.cat([state.members.params[name].flatten(1) for name in ("2.weight", "2.bias")], 1).double()
+    normal = torch.distributions.Normal
+    expected = torch.distributions.kl_divergence(normal(drawn, 0.3), normal(torch.zeros_like(drawn), 0.5)).sum(1)
+    torch.testing.assert_close(method.kl_divergence(state, bound), expected)
+
+
+def test_several_draws_of_one_component_are_one_draw():
+    options = {"optimizer": "sgd", "learning_rate": 0.1}
+    plain = quick_fit(task(small_mlp), table(), be.EMP(components=1, **options))
+    several = quick_fit(task(small_mlp), table(), be.EMP(components=1, training_draws=3, **options))
+    assert largest_difference(all_leaves(plain), all_leaves(several)) < 1e-6
+
+
+def test_a_prediction_averages_over_as_many_networks_as_the_setting_says():
+    assert quick_fit(task(small_mlp), table(), be.EMP(draws=7)).predict(table()[0]).num_members == 7
+
+
+def test_components_start_around_the_network_or_if_they_are_networks_as_fresh_ones():
+    """Two of them are sqrt(2) times the jitter apart, in units of the size of the leaf."""
+    bound = be.Task(lambda: nn.Linear(50, 40), be.Categorical()).bind(4, torch.zeros(4, 50))
+    plain = bound.new_members(1, 0).params["weight"]
+    for jitter in (0.0, 0.5):
+        parts = all_components(be.EMP(components=3, jitter=jitter).init(bound, 0), "weight")[0]
+        apart = (parts[1] - parts[2]).square().mean().sqrt() / plain.square().mean().sqrt()
+        assert float(apart) == pytest.approx(2**0.5 * jitter, rel=0.1)
+        assert float((parts[0] - plain[0]).abs().max()) <= 5 * jitter * float(plain.square().mean().sqrt())
+    parts = all_components(be.Explicit(components=3).init(bound, 0), "weight")[0]
+    apart = (parts[1] - parts[2]).square().mean().sqrt() / plain.square().mean().sqrt()
+    assert float(apart) == pytest.approx(2**0.5, rel=0.1)
+    assert torch.equal(parts[0], plain[0])
+
+
+def test_components_that_explain_the_data_become_more_likely():
+    """One component tells the classes apart and the other has them the wrong way round."""
+    x, y = table()
+    bound = be.Task(lambda: nn.Linear(4, 2), be.Categorical(), prior=None).bind(48, x)
+    method = be.EMP(
+        num_members=2, components=2, mixing="learned", training_draws=4, optimizer="sgd", learning_rate=0.01
+    )
+    state, right = method.init(bound, 0), torch.tensor([[-3.0, -3.0, 0.0, 0.0], [3.0, 3.0, 0.0, 0.0]])
+    state.members.params["weight"].copy_(right)
+    state.slots["components"][COMPONENT_PREFIX + "weight"].copy_(-right)
+    for step in range(8):
+        method.step(state, Batch(x, y), Context(bound, be.Loop(), Clock(step, 8, 0)))
+    (logits,) = state.slots["mixing"].values()
+    assert (logits[:, 0] > logits[:, 1]).all()
+
+
+def test_each_member_draws_by_its_own_probabilities_and_moves_what_it_drew_alone():
+    """The first member always draws its first component, the second its third."""
+    bound = be.Task(small_mlp, be.Categorical(), prior=None).bind(48, table()[0])
+    method = be.EMP(num_members=2, components=3, mixing="learned", training_draws=2, optimizer="sgd", learning_rate=0.1)
+    state = method.init(bound, 0)
+    for logits in state.slots["mixing"].values():
+        logits.copy_(100 * torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]))
+    before = all_components(state, "2.weight")
+    method.step(state, Batch(*table()), Context(bound, be.Loop(), Clock(0, 1, 0)))
+    moved = (all_components(state, "2.weight") != before).flatten(2).any(2)
+    assert moved.tolist() == [[True, False, False], [False, False, True]]
+
+
+def test_statistics_of_whole_networks_are_those_of_each_member_and_component():
+    """With weights that hardly move, a running mean that was updated n times is 1 - 0.9^n of that of the data."""
+    method = be.Explicit(num_members=3, components=2, learning_rate=1e-12)
+    state, x = quick_fit(task(), table(), method, batch_size=None, epochs=5).state, table()[0]
+    hidden = torch.einsum("nd,mkhd->nmkh", x, all_components(state, "0.weight")) + all_components(state, "0.bias")
+    shares = state.slots["component_buffers"]["1.running_mean"] / hidden.mean(0)
+    updates = (1 - shares).log() / math.log(0.9)
+    torch.testing.assert_close(updates, updates.round()[..., :1].expand_as(updates), rtol=0, atol=0.02)
+    assert updates[..., 0].sum(1).round().tolist() == [5, 5, 5]
 
 
 @pytest.mark.parametrize("kind", [be.EMP, be.ECMP, be.Explicit, be.Dropout])

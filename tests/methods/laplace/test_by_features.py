@@ -142,6 +142,27 @@ def test_curvature_is_that_of_the_whole_network(name, leaves, monkeypatch):
         torch.testing.assert_close(found(network, data, "diag").right, whole.diagonal(), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(("rows", "parts"), [(3, [3, 3, 1]), (0.5, [1] * 7)])
+def test_features_come_in_double_precision_as_many_rows_at_a_time_as_memory_takes(rows, parts, monkeypatch):
+    """Of each of two times: four features with their constant, three copies, and three classes, four copies."""
+    network, data = case("classes at times")
+    monkeypatch.setattr(gauss_newton, "BUDGET", int(rows * 8 * 2 * (3 * 5 + 4 * 3)))
+    assert [len(part) for part in by_features._rows_at_once(features_of(network, data[0][0]))] == parts
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(3, [3, 3, 1]), (0.5, [1] * 7)])
+def test_roots_and_slopes_come_as_many_rows_at_a_time_as_memory_takes(rows, parts, monkeypatch):
+    """Of six outputs: a root of six by six; of six columns: five features of three channels."""
+    network, data = case("coupled times")
+    seen, targets = by_features._rows_of(features_of(network, data[0][0]), torch.arange(7)), data[0][1]
+    monkeypatch.setattr(gauss_newton, "BUDGET", int(rows * 8 * 6 * (6 + 2 * 3)))
+    assert [len(some.entering) for some in by_features._samples(network, seen, targets)] == parts
+    monkeypatch.setattr(gauss_newton, "BUDGET", 1 << 20)
+    (samples,) = by_features._samples(network, seen, targets)
+    monkeypatch.setattr(gauss_newton, "BUDGET", int(rows * 8 * 6 * 3 * 5))
+    assert [len(slopes) for slopes in samples.slopes()] == [6 * part for part in parts]
+
+
 @needs_curvlinops
 @pytest.mark.parametrize("name", [name for name in CASES if name != "an own time for each row"])
 def test_products_are_those_of_the_whole_network(name):

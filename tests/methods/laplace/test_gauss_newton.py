@@ -117,6 +117,30 @@ def test_jacobians_come_a_few_rows_at_a_time(monkeypatch):
     assert torch.equal(torch.cat([outputs for outputs, _ in parts]), one.outputs(x))
 
 
+def test_gradients_of_rows_fill_the_budget_and_no_more(monkeypatch):
+    """A row has two columns of all numbers, and a root of two by two, in double precision."""
+    x, y = table(7)
+    one, shapes, pulled = one_network(), [], gauss_newton._pulled_back
+    monkeypatch.setattr(
+        gauss_newton, "_pulled_back", lambda *given: shapes.append(tuple(given[2].shape)) or pulled(*given)
+    )
+    numbers = sum(leaf.numel() for leaf in one.chosen.values())
+    for budget, expected in (
+        (3 * 2 * 8 * (numbers + 2), [(3, 2, 2), (3, 2, 2), (1, 2, 2)]),
+        (3 * 2 * 8 * (numbers + 2) - 1, [(2, 2, 2)] * 3 + [(1, 2, 2)]),
+        (2 * 8 * numbers - 1, [(1, 2, 1)] * 14),
+        (1, [(1, 2, 1)] * 14),
+    ):
+        shapes.clear()
+        monkeypatch.setattr(gauss_newton, "BUDGET", budget)
+        gauss_newton.diagonal(one, [(x.double(), y)], flat_layout(one))
+        assert shapes == expected
+    monkeypatch.setattr(gauss_newton, "BUDGET", 3 * 2 * 8 * (numbers + 2))
+    assert [len(outputs) for outputs, _ in gauss_newton.jacobians(one, x.double())] == [3, 3, 1]
+    monkeypatch.setattr(gauss_newton, "BUDGET", 1)
+    assert [len(outputs) for outputs, _ in gauss_newton.jacobians(one, x.double())] == [1] * 7
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()

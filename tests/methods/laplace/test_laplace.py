@@ -435,6 +435,27 @@ def test_what_does_not_fit_into_memory_is_refused_before_training(monkeypatch):
         method.init(task().bind(48, table()[0]), 0)
 
 
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+def test_half_of_what_is_free_may_be_filled_to_the_last_byte(spare, fits, monkeypatch):
+    method, bound = Laplace(select="all", num_members=2), task().bind(48, table()[0])
+    need = method._memory("full", method._plan(bound)[1], bound)
+    monkeypatch.setattr(laplace, "available_memory", lambda: 2.0 * (need + spare))
+    if fits:
+        method._plan(bound)
+    else:
+        with pytest.raises(
+            SettingError, match=r"structure='full' of 58 .* structure='kron' needs .* and structure='diag'"
+        ):
+            method._plan(bound)
+
+
+@pytest.mark.parametrize(("most", "fits"), [(58, True), (57, False)])
+def test_the_largest_whole_covariance_is_taken(most, fits, monkeypatch):
+    monkeypatch.setattr(laplace, "_MOST_WHOLE", most)
+    assert laplace._is_quick("full", list(task().shapes), task().bind(48, table()[0])) == fits
+    assert laplace._is_quick("diag", list(task().shapes), task().bind(48, table()[0]))
+
+
 def test_the_whole_covariance_of_a_thousand_classes_is_refused_before_training(monkeypatch):
     """Memory or not: its decomposition would take an hour. What fits is named, and works."""
     monkeypatch.setattr(laplace, "available_memory", lambda: 1e12)
@@ -450,7 +471,7 @@ def test_the_whole_covariance_of_a_thousand_classes_is_refused_before_training(m
 def test_without_the_package_kron_says_what_is_missing(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "curvlinops", None)
     with pytest.raises(be.MissingExtraError, match="needs the package curvlinops-for-pytorch"):
-        quick_fit(task(), table(), Laplace(select="all", structure="kron"))
+        Laplace(select="all", structure="kron").init(task().bind(48, table()[0]), 0)  # before anything is trained
     quick_fit(task(), table(), Laplace(structure="kron"))  # an output layer has no need of it
 
 

@@ -92,6 +92,16 @@ def test_rows_that_differ_from_the_first_two_are_told_even_if_the_weight_is_zero
     torch.testing.assert_close(seen.outputs + seen.of_outputs(seen.entering @ away.T), network.outputs(x, moved))
 
 
+def test_channels_that_are_equal_are_told_apart_in_rows_after_the_first_two():
+    """Their outputs are the same bits, but move with other weights."""
+    x = rows(3)
+    network = network_of(dense(lambda given, x: given[torch.arange(len(x)), torch.arange(len(x)).ge(2).long()]), x)
+    for name in ("head.weight", "head.bias"):
+        network.params[name][1] = network.params[name][0]
+    seen = features_of(network, x)
+    assert seen.picked.flatten().tolist() == [0, 0] + [1] * (len(x) - 2)
+
+
 @pytest.mark.parametrize("case", KNOWN)
 @pytest.mark.parametrize("leaves", [("weight", "bias"), ("weight",), ("bias",)], ids="+".join)
 def test_features_tell_the_outputs_for_all_weights(case, leaves):

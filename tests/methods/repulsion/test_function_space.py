@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 import bayesemble as be
+from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import State
 from bayesemble.core.seeds import scoped
@@ -232,6 +233,13 @@ def test_noise_moves_the_points_and_is_reproducible():
     batch = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.Repulsive(num_members=3, space="function"))
     assert largest_difference(fitted(0), fitted(0)) == 0
     assert largest_difference(fitted(0), all_leaves(batch)) > 0
+
+
+def test_noise_around_the_rows_has_its_size():
+    x, y = data()
+    found = be.FunctionSpace(points="noise", noise=0.5)._points(Batch(x, y), Clock(3, 10, 7))
+    normal = torch.randn(x.shape, generator=seeds.generator(7, "points", 3), dtype=x.dtype)
+    torch.testing.assert_close(found, x + 0.5 * normal)
 
 
 def test_points_elsewhere_leave_batch_norm_statistics_alone():

@@ -1,12 +1,15 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import bayesemble as be
 from bayesemble.core.errors import SettingError
+from bayesemble.core.members import State
 from bayesemble.core.types import Clock
 from bayesemble.execute.optimizers import leaf_rows
+from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion.interacting import products
 from helpers import all_leaves, directions, largest_difference, quick_fit, random_members, small_mlp, table
 
@@ -15,6 +18,26 @@ METHODS = [be.Repulsive, be.Stein]
 
 def task() -> be.Task:
     return be.Task(small_mlp, be.Categorical())
+
+
+@pytest.mark.parametrize(
+    ("large", "settings", "expected"),
+    [
+        (58, {}, range(9)),
+        (57, {}, (0, 4, 8)),
+        (57, {"measure_every": 3}, (0, 3, 6)),
+        (58, {"measure_every": 3}, (0, 3, 6)),
+    ],
+)
+def test_forces_of_large_networks_are_estimated_every_fourth_step_unless_told_otherwise(
+    large, settings, expected, monkeypatch
+):
+    monkeypatch.setattr("bayesemble.methods.repulsion.interacting._PARAMETERS_OF_A_LARGE_NETWORK", large)
+    space, bound = be.WeightSpace(**settings), task().bind(48, table()[0])
+    state = State(bound.new_members(2, 0), {"interaction": {}})
+    contexts = [Context(bound, be.Loop(), Clock(step, 9, 0)) for step in range(9)]
+    assert [step for step in range(9) if space.is_due(state, contexts[step])] == list(expected)
+    assert space.is_due(replace(state, slots={}), contexts[5])
 
 
 # --- identities ---

@@ -76,3 +76,10 @@ def test_loop_and_vmap_agree():
 def test_what_needs_all_members_at_once_is_refused(settings):
     with pytest.raises(SettingError, match="sequential=True trains one member at a time"):
         be.Repulsive(sequential=True, **settings)
+
+
+@pytest.mark.parametrize("num", [2, 3, 9])
+def test_a_step_takes_the_gradients_of_one_member(num):
+    assert be.Repulsive(num_members=num, sequential=True).gradients_per_step == 1
+    assert be.Repulsive(num_members=num, sequential=True, adversarial=0.1).gradients_per_step == 2
+    assert be.Repulsive(num_members=num).gradients_per_step == num

@@ -95,6 +95,23 @@ def test_rows_of_no_columns_and_rows_larger_than_a_block():
     assert hash_arrays({"x": large}) != hash_arrays({"x": changed(large, 2, 299_999)})
 
 
+@pytest.mark.parametrize(("block", "sizes"), [(3 * 16, [48, 48, 16]), (3 * 16 - 1, [32, 32, 32, 16]), (1, [16] * 7)])
+def test_as_many_rows_are_hashed_at_a_time_as_fit_into_a_block(block, sizes, monkeypatch):
+    updates = []
+
+    class Recorded:
+        def update(self, part):
+            updates.append(len(part))
+
+        def hexdigest(self):
+            return ""
+
+    monkeypatch.setattr("bayesemble.training.run_folders.fingerprint.hashlib.sha256", Recorded)
+    monkeypatch.setattr("bayesemble.training.run_folders.fingerprint._BLOCK", block)
+    hash_arrays({"x": X[:7]})
+    assert updates[1:] == sizes
+
+
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
 def test_a_read_only_file_is_hashed_where_it_lies(tmp_path):
     np.save(tmp_path / "x.npy", X.numpy())

@@ -1,6 +1,7 @@
 """A run is opened with the network that it was saved with."""
 
 import json
+import math
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from bayesemble.training.run_folders.probe import Probe, describe_network
+from bayesemble.training.run_folders.probe import Probe, _difference, describe_network
 from helpers import norm_mlp, quick_fit, table
 
 X, Y = table()
@@ -136,6 +137,13 @@ def test_outputs_that_are_not_finite_are_equal_to_such_alone():
     fitted.state.members.params["bias"][0, 1] = 0.0
     with pytest.raises(be.CheckpointError, match="differ by inf"):
         probe.check(fitted.task, fitted.state.members, "the run")
+
+
+def test_the_difference_is_a_share_of_the_largest_output():
+    before, here = torch.tensor([0.5, -4.0, torch.nan]).double(), torch.tensor([0.5, -3.0, torch.nan]).double()
+    assert _difference(before, here) == _difference(here, before) == 0.25
+    assert _difference(before, before) == _difference(0 * here, 0 * here) == 0
+    assert _difference(before, here[:2]) == math.inf
 
 
 def test_of_many_outputs_some_are_kept_from_the_first_to_the_last():

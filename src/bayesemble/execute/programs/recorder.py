@@ -16,8 +16,6 @@ from torch.utils import _pytree as pytree
 
 from bayesemble.core.seeds import EagerMode, is_random
 
-_MOST_BYTES = 1 << 26  # of tensors that are held while a function is recorded
-
 
 class Slot(NamedTuple):
     """A tensor of a record, by its number."""
@@ -58,14 +56,18 @@ class Record:
 
 
 class Recorder(EagerMode):
-    """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record."""
+    """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record.
 
-    def __init__(self, inputs: Sequence[Tensor], most_bytes: int | None = None) -> None:
+    All tensors are held meanwhile, up to so many bytes.
+    """
+
+    def __init__(self, inputs: Sequence[Tensor], most_bytes: int = 1 << 26) -> None:
         super().__init__()
+        self._most_bytes = most_bytes
         self.record = Record()
         self._slots: dict[int, int] = {}
         self._storages: set[int] = set()
-        self._bytes, self._most_bytes = 0, _MOST_BYTES if most_bytes is None else most_bytes
+        self._bytes = 0
         for tensor in inputs:
             self._add(tensor)
         self.record.num_inputs = len(inputs)

@@ -1,0 +1,125 @@
+"""What comes on top of plain members: interaction, posteriors around members, implicit ensembles; and what a fit, an
+import and a command cost before any step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import torch
+
+import bayesemble as be
+from bayesemble.core.types import Batch, Clock
+from bayesemble.methods.base import Context
+from bayesemble.models import mlp, resnet18
+from stopwatch.race import CONVOLUTIONS, DENSE, EXECUTORS, SMALL, Case, Options, Ours, race, show, threads
+
+
+def interaction(options: Options) -> None:
+    """Members that repel one another against a deep ensemble, 784-100-100-100-10, batch 128, 10 and 50 members."""
+    name, wish = list(EXECUTORS.items())[-1]
+    wish = "vmap" if wish == "auto" else wish
+    rows, limits = [], {("Repulsive", "function"): 1.05, ("Repulsive", "weight"): 1.15}
+    for members in (10, 50):
+        case = Case(DENSE[0].name, members, 128, 24, DENSE[0].sizes)
+        methods: dict[str, Any] = {"DeepEnsemble": be.DeepEnsemble(num_members=members)}
+        targets = {"DeepEnsemble": 1.0}
+        for method in (be.Repulsive, be.Stein):
+            for space in ("weight", "function"):
+                key = f"{method.__name__}, {space} space"
+                methods[key] = method(num_members=members, space=space)
+                targets[key] = limits.get((method.__name__, space), 1.25)
+        best = race({key: Ours(case, wish, method=one, epochs=1) for key, one in methods.items()}, options.rounds)
+        for key, took in best.items():
+            rows.append((members, key, f"{took:.3g}", f"{took / best['DeepEnsemble']:.2f}x", f"{targets[key]}x"))
+    show(f"What interaction costs ({name}).", ["members", "method", "ms a step", "of DeepEnsemble", "at most"], rows)
+
+
+def fixed(options: Options) -> None:
+    """Seconds of a fit that are not training steps; of an import; of `--help`. The best of so many."""
+    rows = []
+    for case in (*SMALL, *DENSE, *CONVOLUTIONS):
+        data = case.rows(1)
+        best = float("inf")
+        for _ in range(options.rounds + 1):
+            start = time.perf_counter()
+            method = be.DeepEnsemble(num_members=case.members)
+            fitted = be.fit(case.task, method, data, epochs=1, progress=False)
+            best = min(best, time.perf_counter() - start - fitted.history[0]["seconds"])
+        rows.append((f"fit: {case.name}, {case.members} members", f"{best:.3f}", "0.15"))
+    commands = {
+        "import bayesemble": (["-c", "import bayesemble"], "1.5"),
+        "import bayesemble; bayesemble.fit": (["-c", "import bayesemble; bayesemble.fit"], ""),
+        "import torch": (["-c", "import torch"], ""),
+        "bayesemble --help": (["-m", "bayesemble", "--help"], "0.5"),
+    }
+    for name, (arguments, limit) in commands.items():
+        best = float("inf")
+        for _ in range(options.rounds + 1):
+            start = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            best = min(best, time.perf_counter() - start)
+        rows.append((name, f"{best:.3f}", limit))
+    show("What it costs before any step.", ["what", "s", "at most"], rows)
+
+
+def posteriors(options: Options) -> None:
+    """MultiSWAG against its members, chains side by side against one by one: 20-64-64-3, one thread, whole seconds."""
+    generator = torch.Generator().manual_seed(0)
+    data = torch.randn(6400, 20, generator=generator), torch.randint(3, (6400,), generator=generator)
+
+    def seconds(method: Any, executor: str = "vmap") -> float:
+        start = time.perf_counter()
+        task = be.Task(lambda: mlp(20, [64, 64], 3), be.Categorical())
+        be.fit(task, method, data, epochs=4, batch_size=64, executor=executor, progress=False)
+        return time.perf_counter() - start
+
+    ways = {
+        "5 members": lambda: seconds(be.DeepEnsemble(num_members=5)),
+        "MultiSWAG, 5 modes": lambda: seconds(be.SWAG(num_members=5)),
+        "10 chains side by side": lambda: seconds(be.CyclicalSGMCMC(num_members=10)),
+        "10 chains one by one": lambda: sum(seconds(be.CyclicalSGMCMC(num_members=1), "loop") for _ in range(10)),
+    }
+    with threads(1):
+        best = race(ways, min(options.rounds, 3))
+    rows = [
+        (name, f"{best[name]:.2f}", f"{other}, {best[other]:.2f}", f"{best[name] / best[other]:.2f}x", limit)
+        for name, other, limit in (
+            ("MultiSWAG, 5 modes", "5 members", "at most 1.15x"),
+            ("10 chains one by one", "10 chains side by side", "at least 5x"),
+        )
+    ]
+    show("Posteriors around members.", ["posterior", "s", "compared with", "ratio", "limit"], rows)
+
+
+def implicit(options: Options, draws: int = 200, images: int = 16) -> None:
+    """ResNet-18 on 32x32 images: a step with batch 32 and a prediction; the plain network predicts once per draw."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(32, 3, 32, 32, generator=generator), torch.randint(10, (32,), generator=generator)
+    task = be.Task(lambda: resnet18(10, stem="small"), be.Categorical()).bind(50_000, x)
+    executor, batch = be.Loop(channels_last=True), Batch(x, y)
+    methods = {"plain": be.DeepEnsemble(num_members=1), "EMP": be.EMP(), "ECMP": be.ECMP()}
+    ensembles = {n: be.Ensemble(task, m, executor.arrange(m.init(task, 0)), executor) for n, m in methods.items()}
+
+    def step(ensemble: be.Ensemble) -> float:
+        start = time.perf_counter()
+        ensemble.method.step(ensemble.state, batch, Context(task, executor, Clock(0, 1, 0)))
+        return time.perf_counter() - start
+
+    def predict(ensemble: be.Ensemble) -> float:
+        plain, start = isinstance(ensemble.method, be.DeepEnsemble), time.perf_counter()
+        for _ in range(draws if plain else 1):
+            ensemble.predict(x[:images], num_draws=1 if plain else draws)
+        return time.perf_counter() - start
+
+    rounds = min(options.rounds, 2)
+    steps = race({name: lambda one=one: step(one) for name, one in ensembles.items()}, rounds)
+    predicted = race({name: lambda one=one: predict(one) for name, one in ensembles.items()}, rounds)
+    rows = []
+    for name in ensembles:
+        ratios = f"{steps[name] / steps['plain']:.2f}x", f"{predicted[name] / predicted['plain']:.2f}x"
+        rows.append((name, f"{steps[name]:.2f}", ratios[0], "1.1x", f"{predicted[name]:.1f}", ratios[1], "1.15x"))
+    headings = ["ResNet-18", "step, s", "ratio", "at most", f"{draws} draws, s", "ratio", "at most"]
+    show("Implicit ensembles.", headings, rows)

@@ -1,0 +1,77 @@
+"""Peak memory of training, each in a process of its own: ours against the loop over modules, and method by method."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bayesemble as be
+from bayesemble.methods import make_method
+from stopwatch.race import DENSE, EXECUTORS, Case, Options, PlainLoop, show
+
+PLAIN = "plain"
+
+
+def memory(options: Options) -> None:
+    """784-100-100-100-10, batch 128, 10 and 50 members, against the loop over modules; means of so many processes."""
+    rows = []
+    for members in (10, 50):
+        plain = _mean(f"{PLAIN}:{members}", options.rounds)
+        rows.append((members, "plain loop", f"{plain:.1f}", "1.00x", ""))
+        for name in EXECUTORS:
+            ours = _mean(f"deep_ensemble:{members}:{name}", options.rounds)
+            rows.append((members, f"ours, {name}", f"{ours:.1f}", f"{ours / plain:.2f}x", "1.15x"))
+    show("Growth of memory in training.", ["members", "what", "MiB at the peak", "of plain", "at most"], rows)
+
+
+def _mean(what: str, rounds: int) -> float:
+    command = [sys.executable, sys.argv[0], "--memory", what]
+    found = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(rounds)]
+    return sum(float(words.split()[0]) for words in found) / len(found)
+
+
+def peak(what: str) -> float:
+    """MiB by which anonymous memory grows (Linux): `plain:10`, or a method, members and an executor, `repulsive:10`."""
+    kind, members, *name = what.split(":")
+    case = replace(DENSE[0], members=int(members), steps=8)
+    wish = EXECUTORS[name[0]] if name else "vmap"
+    if kind == PLAIN:
+        _train_plain(replace(case, members=2))
+        return _growth(lambda: _train_plain(case))
+    _train(be.DeepEnsemble(num_members=2), case, wish, epochs=1)
+    return _growth(lambda: _train(make_method(kind, num_members=case.members), case, wish, epochs=2))
+
+
+def _train_plain(case: Case) -> None:
+    loop = PlainLoop(replace(case, steps=5 * case.steps))
+    loop()
+    loop()
+
+
+def _train(method: Any, case: Case, wish: Any, epochs: int) -> None:
+    be.fit(case.task, method, case.rows(), epochs=epochs, batch_size=case.batch, executor=wish, progress=False)
+
+
+def _growth(work: Any) -> float:
+    before, most, done = _anonymous(), 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.0005):
+            most = max(most, _anonymous())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    work()
+    done.set()
+    watcher.join()
+    return most - before
+
+
+def _anonymous() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
