@@ -38,7 +38,7 @@ def test_batches_of_rows_are_predicted_as_all_rows_are(method):
 
 def test_draws_are_run_side_by_side_by_auto_and_members_as_they_were_trained():
     drawn = quick_fit(be.Task(small_mlp, be.Categorical()), table(), be.ECMP(select="output"), executor="auto")
-    assert drawn.executor == be.Loop(draws_by_vmap=True, threads=1)
+    assert drawn.executor == be.Loop(draws_by_vmap=True, threads=1, steps="traced")
     assert best_executor(drawn) == be.Vmap(chunk=16, threads=1)
     members = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor=be.Loop(draws_by_vmap=True))
     assert best_executor(members) == members.executor

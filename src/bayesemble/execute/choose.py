@@ -132,8 +132,7 @@ def for_draws(executor: Executor, function: MemberFunction, members: Members, in
     """
     if not isinstance(executor, Loop) or not executor.draws_by_vmap or members.num_members < 2:
         return executor
-    few = members.part(0, 2)
-    vectorised = Vmap(chunk=_NETWORKS_PREDICTING_TOGETHER, threads=executor.threads, steps=executor.steps)
+    few, vectorised = members.part(0, 2), Vmap(chunk=_NETWORKS_PREDICTING_TOGETHER, threads=executor.threads)
     rows = map_tensors(lambda leaf: leaf[:4], inputs)
 
     def run(one: Executor) -> Tensor:

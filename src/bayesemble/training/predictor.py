@@ -116,7 +116,7 @@ class Predictor:
         def run(members: Members, begin: int) -> Tensor:
             executor = self._best_executor(members, inputs)
             random = self.networks.dropout_seeds(number, begin, members.num_members)
-            if per_member or random is not None or executor.steps == "eager":
+            if per_member or random is not None:
                 return executor.outputs(self._member_outputs, members, inputs, per_member, random)
             if executor not in recorded:
                 recorded[executor] = self._outputs_by(executor).of(inputs)

@@ -263,11 +263,3 @@ def test_rows_of_large_data_are_recorded_as_others_are(monkeypatch):
     found = ensemble.predict(x, batch_size=40).log_probs
     torch.testing.assert_close(found, plain_outputs(ensemble, x).log_softmax(-1))
     assert recorded(ensemble)
-
-
-@pytest.mark.parametrize("executor", [be.Loop(steps="eager"), be.Vmap(steps="eager")], ids=str)
-def test_whoever_asks_for_python_code_gets_it_in_predictions_too(executor):
-    ensemble, x = quick_fit(be.Task(small_mlp, be.Categorical()), table(), executor=executor), table()[0]
-    found = [ensemble.predict(x).log_probs for _ in range(3)]
-    torch.testing.assert_close(found[2], plain_outputs(ensemble, x).log_softmax(-1))
-    assert not programs_of(ensemble)
