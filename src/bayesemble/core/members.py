@@ -182,9 +182,16 @@ class State:
         )
         return State(members, {slot: groups[slot] for slot in self.slots})
 
-    def by_name(self) -> State:
-        """The state with the leaves of each group in the order of their names, the only one that a file keeps."""
-        return self.with_groups({group: dict(sorted(leaves.items())) for group, leaves in self.groups().items()})
+    def in_order(self, names: Sequence[str]) -> State:
+        """The state with the leaves of each group in the order of these names, which a file does not keep."""
+        places = {name: place for place, name in enumerate(names)}
+
+        def ordered(leaves: Leaves) -> Leaves:
+            return {
+                name: leaves[name] for name in sorted(leaves, key=lambda name: (places.get(name, len(places)), name))
+            }
+
+        return self.with_groups({group: ordered(leaves) for group, leaves in self.groups().items()})
 
     def finite_members(self) -> Tensor:
         """Whether all numbers of each member are finite, `(member,)`."""

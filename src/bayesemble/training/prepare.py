@@ -222,7 +222,7 @@ def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> C
 def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor | Choice, plan: Plan) -> Run:
     batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
     refuse_trained(task, batch)
-    state = settled(method.init(task, plan.seed).by_name().to(plan.device), task.allocator)
+    state = settled(method.init(task, plan.seed).to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
         trial = executor.arrange(state.clone())
@@ -288,7 +288,8 @@ def _resume(
         )
     if standing.epoch > plan.epochs:
         raise CheckpointError(f"the checkpoint is at epoch {standing.epoch} already, epochs={plan.epochs} are over")
-    state = settled(saved.state.to(plan.device), task.allocator)
+    names = [name for leaves in task.new_member(seed=0) for name in leaves]
+    state = settled(saved.state.in_order(names).to(plan.device), task.allocator)
     best = None
     if found.best is not None:
         best = kept_copy(saved.executor.arrange(found.best).to(plan.device), task.allocator, "best")

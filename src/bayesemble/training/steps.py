@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,8 +42,8 @@ class _Program:
     """A kind of step, as operations on the leaves of a state, the tensors of a batch and numbers."""
 
     replay: Replay
-    places: Sequence[tuple[str, str]]
-    """Group and name of each leaf of the state that it gives; none if that is the one that it got, changed in place."""
+    gives: State | None
+    """A state that is laid out as those that it gives; None if that is the one that it got, changed in place."""
     told: tuple[str, ...]
     """What the info is called."""
     uses: int = 0
@@ -111,7 +110,7 @@ class Steps:
     def _replayed(self, program: _Program, state: State, tensors: list[Tensor], clock: Clock) -> tuple[State, Info]:
         found = program.replay(*self._leaves, *tensors, *self._numbers(clock, state).values())
         info = dict(zip(program.told, found, strict=False))
-        return (_with_leaves(state, program.places, found[len(info) :]) if program.places else state), info
+        return (state if program.gives is None else _with_leaves(program.gives, found[len(info) :])), info
 
     def _numbers(self, clock: Clock, state: State) -> dict[str, Tensor]:
         device, numbers = state.members.weights.device, self.method.numbers(clock)
@@ -138,7 +137,7 @@ class Steps:
             self._programs[key] = None
         else:
             replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
-            self._programs[key] = _Program(replay, [] if in_place else _places_of(after), tuple(info))
+            self._programs[key] = _Program(replay, None if in_place else after, tuple(info))
         return self._programs[key]
 
     def _compiled(self, record: Record) -> Replay:
@@ -179,22 +178,22 @@ class Steps:
 
 
 def _places_of(state: State) -> list[tuple[str, str]]:
-    """Group and name of each leaf, but for the weights of the members."""
-    return [(group, name) for group, leaves in state.groups().items() for name in leaves]
+    """Group and name of each leaf, but for the weights of the members; sorted, as groups have no order of their own."""
+    return sorted((group, name) for group, leaves in state.groups().items() for name in leaves)
 
 
 def _leaves_of(state: State) -> list[Tensor]:
-    return [*(leaf for leaves in state.groups().values() for leaf in leaves.values()), state.members.weights]
+    groups = state.groups()
+    return [*(groups[group][name] for group, name in _places_of(state)), state.members.weights]
 
 
-def _with_leaves(state: State, places: Sequence[tuple[str, str]], found: Sequence[Tensor]) -> State:
-    """A state of the leaves at these places, and the weights behind them."""
+def _with_leaves(like: State, found: Sequence[Tensor]) -> State:
+    """A state that is laid out like another, with leaves as `_leaves_of` gives them."""
     *leaves, weights = found
-    groups: dict[str, dict[str, Any]] = {"params": {}, "buffers": {}}
-    for (group, name), leaf in zip(places, leaves, strict=True):
-        groups.setdefault(group, {})[name] = leaf
-    members = replace(state.members, params=groups.pop("params"), buffers=groups.pop("buffers"), weights=weights)
-    return State(members, groups)
+    places = dict(zip(_places_of(like), leaves, strict=True))
+    groups = {group: {name: places[group, name] for name in own} for group, own in like.groups().items()}
+    state = like.with_groups(groups)
+    return replace(state, members=replace(state.members, weights=weights))
 
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
