@@ -46,8 +46,8 @@ def test_going_through_twice_gives_the_same(monkeypatch):
 
 
 def test_networks_that_come_in_one_part_are_kept_for_the_next_rows(monkeypatch):
-    monkeypatch.setattr(draws, "_DRAWS_AT_A_TIME", 4)
     ensemble = fitted(be.ECMP())
+    monkeypatch.setattr(draws, "_BYTES_AT_A_TIME", 4 * ensemble.networks(1)._bytes)
     kept, drawn_again = ensemble.networks(4), ensemble.networks(5)
     assert next(iter(kept)) is next(iter(kept))
     assert next(iter(drawn_again)) is not next(iter(drawn_again))

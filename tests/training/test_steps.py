@@ -34,6 +34,11 @@ def same(one: be.Ensemble, other: be.Ensemble) -> bool:
     return all(torch.equal(a, b) for a, b in zip(leaves(one), leaves(other), strict=True))
 
 
+@pytest.fixture(autouse=True)
+def _short_runs_are_recorded_too(monkeypatch) -> None:
+    monkeypatch.setattr(steps, "_FEWEST_STEPS", 1)
+
+
 @pytest.fixture
 def told(caplog) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, "bayesemble")
@@ -100,6 +105,14 @@ def test_most_steps_are_taken_from_the_record(monkeypatch):
     monkeypatch.setattr(be.DeepEnsemble, "step", counted)
     fitted(be.DeepEnsemble(num_members=2), epochs=20)  # 60 steps: recorded once, checked at 1, 2, 4, 8, 16 and 32
     assert taken == 7
+
+
+def test_short_runs_are_not_recorded(monkeypatch):
+    monkeypatch.setattr(steps, "_FEWEST_STEPS", 13)
+    monkeypatch.setattr(steps, "Recorder", lambda *_: pytest.fail("a step was recorded"))
+    fitted(be.DeepEnsemble(num_members=2))  # 12 steps
+    with pytest.raises(pytest.fail.Exception, match="a step was recorded"):
+        fitted(be.DeepEnsemble(num_members=2), epochs=5)
 
 
 class Hooked(nn.Sequential):

@@ -33,6 +33,7 @@ logger = logging.getLogger("bayesemble")
 
 # Bytes of a state of which steps are recorded: one of a larger is mostly arithmetic, and to check it takes a copy.
 _MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 26}
+_FEWEST_STEPS = 50  # of a run: to record a step takes as long as some dozens of them
 _TIMES_HELD = 8  # how many times as much may be held while a step is recorded
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -58,6 +59,8 @@ class Steps:
         self._programs: dict[Hashable, _Program | None] = {}
         self._layouts: dict[Hashable, int] = {}
         self._state: State | None = None
+        self._last_numbers: dict[str, float] = {}
+        self._as_tensors: dict[str, Tensor] = {}
         self._recording = executor.steps != "eager" and self._can_record()
         self._running = executor
         if isinstance(executor, Loop) and executor.steps == "compiled" and self._recording:
@@ -67,7 +70,8 @@ class Steps:
     def __call__(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
         """Take a step. The tensors of the state may be changed in place; use only what is returned."""
         context = Context(self.task, self._running, clock)
-        kind = self.method.kind_of_step(context) if self._recording else None
+        worth = self._recording and (clock.total_steps >= _FEWEST_STEPS or self.executor.steps == "compiled")
+        kind = self.method.kind_of_step(context) if worth else None
         if kind is None:
             return self._eager(state, batch, clock)
         if state is not self._state:
@@ -114,7 +118,10 @@ class Steps:
 
     def _numbers(self, clock: Clock, state: State) -> dict[str, Tensor]:
         device, numbers = state.members.weights.device, self.method.numbers(clock)
-        return {name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in numbers.items()}
+        if numbers != self._last_numbers:
+            self._last_numbers = numbers
+            self._as_tensors = {n: torch.tensor(one, dtype=torch.float64, device=device) for n, one in numbers.items()}
+        return self._as_tensors
 
     def _new(self, key: Hashable, state: State, batch: Batch, clock: Clock) -> _Program | None:
         """Record a step that a copy of the state takes; None if this cannot be done."""
