@@ -40,12 +40,13 @@ def test_every_row_of_the_rule_is_taken_by_an_example():
     assert {row_for(load) for load, _ in LOADS.values()} == set(RULE)
 
 
-def test_many_steps_repay_compiling_and_more_so_those_of_larger_members():
-    small, large = Load(5, 15_000, 0, False), Load(10, 190_000, 0, False)
-    assert not repays_compiling(small, 250_000)
-    assert repays_compiling(small, 260_000)
-    assert not repays_compiling(large, 20_000)
-    assert repays_compiling(large, 21_000)
+def test_many_steps_of_small_members_repay_compiling():
+    small, larger, large = Load(5, 15_000, 0, False), Load(10, 100_000, 0, False), Load(10, 100_001, 0, False)
+    assert not repays_compiling(small, 400_000)
+    assert repays_compiling(small, 410_000)
+    assert not repays_compiling(larger, 124_000)
+    assert repays_compiling(larger, 126_000)
+    assert not repays_compiling(large, 10**9)
 
 
 class Written(nn.Module):

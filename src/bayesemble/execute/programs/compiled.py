@@ -28,7 +28,8 @@ logger = logging.getLogger("bayesemble")
 
 aten = torch.ops.aten
 FOLDER = "BAYESEMBLE_COMPILED"  # an environment variable
-_FORM = 1  # of the code that is made from a record
+_FORM = 2  # of the code that is made from a record
+_LONG_ENOUGH = 16  # shorter reductions are taken apart
 
 
 def compiled(record: Record) -> Replay:
@@ -151,16 +152,24 @@ def _adam(
     **rest: Any,
 ) -> None:
     """One step of Adam in single operations, which the compiler fuses with what is around them."""
-    rate = lr.to(leaves[0].dtype)
-    for leaf, slope, first, second, step in zip(leaves, slopes, first_moments, second_moments, steps, strict=True):
+    # One number serves all leaves; the compiler would work its powers out anew for every coordinate.
+    step = steps[0]
+    rate = _worked_out(lr.to(leaves[0].dtype) / (1 - beta1**step))
+    root = _worked_out((1 - beta2**step).sqrt())
+    decay = _worked_out(1 - lr.to(leaves[0].dtype) * weight_decay)
+    for leaf, slope, first, second in zip(leaves, slopes, first_moments, second_moments, strict=True):
         if decoupled:
-            leaf.mul_(1 - rate * weight_decay)
+            leaf.mul_(decay)
         elif weight_decay:
             slope = slope + weight_decay * leaf
         first.lerp_(slope, 1 - beta1)
         second.mul_(beta2).addcmul_(slope, slope, value=1 - beta2)
-        width = second.sqrt() / (1 - beta2**step).sqrt() + eps
-        leaf.sub_(rate / (1 - beta1**step) * first / width)
+        leaf.sub_(rate * first / (second.sqrt() / root + eps))
+
+
+def _worked_out(number: Tensor) -> Tensor:
+    """A number as the result of a reduction, which the compiler works out once instead of where it is used."""
+    return number.expand(_LONG_ENOUGH).amax(0)
 
 
 def _sgd(
