@@ -13,6 +13,7 @@ from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import STEPS, Executor, gradient_leaves, slopes
+from bayesemble.execute.optimizers import laid_out_like
 from bayesemble.execute.randomness import per_member as random_per_member
 
 
@@ -57,7 +58,9 @@ class Vmap(Executor):
             with torch.enable_grad(), random_per_member(own):
                 mapped = _vectorised(function, chunk, rows, random=own is not None)
                 value = mapped(leaves, chunk.buffers, rows.inputs, rows.targets)
-            part = dict(zip(leaves, slopes(value.sum(), list(leaves.values())), strict=True))
+            found = zip(leaves.items(), slopes(value.sum(), list(leaves.values())), strict=True)
+            # Those of a dense layer come transposed; what follows goes through them and the leaf side by side.
+            part = {name: laid_out_like(slope, leaf) for (name, leaf), slope in found}
             parts.append(_moved(part, space, start, stop))
             values.append(value.detach())
         return torch.cat(values), _joined(parts, members.shared) | space
