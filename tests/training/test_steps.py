@@ -175,6 +175,30 @@ def test_a_method_with_a_step_of_its_own_is_recorded_only_if_it_says_so():
     assert be.DeepEnsemble().kind_of_step(None) == ""
 
 
+def test_hooks_on_all_modules_count_too(told):
+    seen: list[int] = []
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: seen.append(1))
+    try:
+        fitted(be.DeepEnsemble(num_members=2), epochs=8)
+    finally:
+        handle.remove()
+    assert len(seen) >= 24
+    assert "has hooks, which a record would not call" in told.text
+
+
+@pytest.mark.parametrize(
+    ("method", "make", "words"),
+    [
+        (be.DeepEnsemble(num_members=2), dropout_mlp, "the network draws random numbers"),
+        (be.CyclicalSGMCMC(num_members=2, cycles=1), small_mlp, "no two steps of CyclicalSGMCMC are alike"),
+    ],
+)
+def test_what_was_to_be_compiled_and_cannot_be_is_told_and_is_what_the_run_says(method, make, words, told):
+    found = fitted(method, "compiled", make)
+    assert found.executor == be.Vmap(steps="eager")
+    assert [one.levelname for one in told.records if words in one.message] == ["WARNING"]
+
+
 def test_large_members_are_not_recorded(monkeypatch, told):
     monkeypatch.setitem(steps._MOST_BYTES, "traced", 100)
     assert same(fitted(be.DeepEnsemble(num_members=2)), fitted(be.DeepEnsemble(num_members=2), "eager"))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
+from torch.nn.modules import module as torch_module
 
 from bayesemble.core.errors import ExecutionError, TrainingError
 from bayesemble.core.members import State
@@ -61,9 +62,15 @@ class Steps:
         self._state: State | None = None
         self._last_numbers: dict[str, float] = {}
         self._as_tensors: dict[str, Tensor] = {}
-        self._recording = executor.steps != "eager" and self._can_record()
-        self._running = executor
-        if isinstance(executor, Loop) and executor.steps == "compiled" and self._recording:
+        obstacle = None if executor.steps == "eager" else self._obstacle()
+        self._recording = executor.steps != "eager" and obstacle is None
+        if obstacle is not None and executor.steps == "compiled":
+            self.executor = replace(executor, steps="eager")  # type: ignore[type-var]
+            logger.warning("steps are taken in Python, not compiled: %s", obstacle)
+        elif obstacle is not None:
+            logger.info("steps are not recorded: %s", obstacle)
+        self._running = self.executor
+        if isinstance(executor, Loop) and self.executor.steps == "compiled":
             settings = {field.name: getattr(executor, field.name) for field in fields(executor)}
             self._running, self._recording = CompiledLoop(**settings, make=self._compiled), False
 
@@ -90,18 +97,18 @@ class Steps:
             self._eager(state, batch, clock)  # the step itself may say better what is wrong
             raise
 
-    def _can_record(self) -> bool:
+    def _obstacle(self) -> str | None:
+        """Why no step can be recorded, or None."""
+        layers, alone = self.task.module.modules(), type(self.method).kind_of_step is Method.kind_of_step
+        hooks = torch_module._has_any_global_hook() or any(getattr(layer, name) for layer in layers for name in _HOOKS)
         obstacles = {
             "the network draws random numbers": self.task.stochastic,
             "the network runs parts of itself again in the backward pass": self.task.recomputes,
             "members lie on disk": self.task.allocator.on_disk,
-            "the network has hooks, which a record would not call": any(
-                getattr(layer, name) for layer in self.task.module.modules() for name in _HOOKS
-            ),
+            "the network has hooks, which a record would not call": hooks,
+            f"no two steps of {type(self.method).__name__} are alike": alone and not isinstance(self.executor, Loop),
         }
-        for words in (words for words, found in obstacles.items() if found):
-            logger.info("steps are not recorded: %s", words)
-        return not any(obstacles.values())
+        return next((words for words, found in obstacles.items() if found), None)
 
     def _look_at(self, state: State) -> None:
         """Lay the leaves of another state out in order."""
@@ -140,7 +147,8 @@ class Steps:
         in_place = len(here) == len(leaves) and all(one is other for one, other in zip(here, leaves, strict=True))
         record = recorder.finish([*info.values(), *([] if in_place else here)])
         if record.obstacle is not None:
-            logger.info("a kind of step is not recorded: %s", record.obstacle)
+            level = logging.WARNING if self.executor.steps == "compiled" else logging.INFO
+            logger.log(level, "a kind of step is not recorded: %s", record.obstacle)
             self._programs[key] = None
         else:
             replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
@@ -175,9 +183,9 @@ class Steps:
             return found, info
         if program.uses > 2 or self.executor.steps == "compiled":  # steps before may have been wrong, or will be
             raise TrainingError(
-                f"a step of {type(self.method).__name__} did something else at step {clock.step + 1} than at the steps "
-                "before: the network or the method goes by something that is not in its inputs, such as a count of its "
-                'calls. Train with an executor that takes each step anew, such as be.Vmap(steps="eager")'
+                f"step {clock.step + 1} of {type(self.method).__name__} came to other numbers than its record: the "
+                "network or the method goes by something that is not in its inputs, such as a count of its calls, or "
+                'cannot be compiled. Train with an executor that takes each step anew, such as be.Vmap(steps="eager")'
             )
         logger.info("a kind of step is not repeated: it differs")
         self._programs[key] = None

@@ -39,7 +39,7 @@ def test_gradients_are_those_of_the_loop_and_one_record_serves_all_members(case,
     assert program.uses == 9
 
 
-def test_functions_that_are_made_anew_and_random_ones_are_run_as_ever(case):
+def test_functions_that_are_made_anew_and_random_ones_are_run_as_ever_and_told_of(case, caplog):
     task = case[0]
     executor = CompiledLoop(make=replayed)
 
@@ -49,7 +49,11 @@ def test_functions_that_are_made_anew_and_random_ones_are_run_as_ever(case):
     for function, seeds in ((other, None), (None, [1, 2, 3])):
         expected, found = (outcome(one, *case, function, seeds) for one in (be.Loop(), executor))
         assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
-    assert not executor.programs
+    assert not any(executor.programs.values())
+    assert [one.message for one in caplog.records] == [
+        "gradients are taken in Python, not compiled: what a member is asked for differs from step to step, as in "
+        "adversarial training"
+    ]
 
 
 def test_a_program_that_gives_something_else_is_refused(case):

@@ -14,8 +14,8 @@ def divided(record: Record, num_common: int) -> tuple[Replay, Replay] | None:
     The first `num_common` inputs are those that all members have in common. What only these go into is in the first
     function. There is no such pair for a function that writes into its inputs or into constants.
     """
-    written = {_memory(record, number) for operation in record.operations for number in written_by(operation)}
-    if any(_memory(record, number) in written for number in (*range(record.num_inputs), *record.constants)):
+    written = {record.memory_of(number) for operation in record.operations for number in written_by(operation)}
+    if any(record.memory_of(number) in written for number in (*range(record.num_inputs), *record.constants)):
         return None
     own = _own_operations(record, num_common)
     first = [operation for index, operation in enumerate(record.operations) if index not in own]
@@ -47,9 +47,9 @@ def _unsteady(record: Record, own: set[int]) -> set[int]:
     writes, uses = dict[int, list[int]](), dict[int, list[int]]()
     for index, operation in enumerate(record.operations):
         for number in written_by(operation):
-            writes.setdefault(_memory(record, number), []).append(index)
+            writes.setdefault(record.memory_of(number), []).append(index)
         for number in slots_of(operation):
-            uses.setdefault(_memory(record, number), []).append(index)
+            uses.setdefault(record.memory_of(number), []).append(index)
     return {
         memory
         for memory, places in writes.items()
@@ -58,11 +58,7 @@ def _unsteady(record: Record, own: set[int]) -> set[int]:
 
 
 def _slots_in(record: Record, memories: set[int]) -> set[int]:
-    return {number for number in range(len(record.tensors)) if _memory(record, number) in memories}
-
-
-def _memory(record: Record, number: int) -> int:
-    return record.tensors[number].untyped_storage()._cdata
+    return {number for number in range(len(record.tensors)) if record.memory_of(number) in memories}
 
 
 def _part(record: Record, operations: Sequence[Operation], inputs: Iterable[int], outputs: Iterable[int]) -> Record:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -50,6 +51,7 @@ class CompiledLoop(Loop):
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """The value of a function and its slopes in the parameters, by a program where the function comes again."""
         if random is not None or not hasattr(function, "__self__"):  # one that is made anew for every step
+            self._say_once("what a member is asked for differs from step to step, as in adversarial training")
             return super().slopes_of(function, params, buffers, inputs, targets, random)
         tensors = [*params.values(), *buffers.values(), *tensors_of(inputs), targets]
         key = (function, *[(tensor.shape, tensor.stride()) for tensor in tensors])
@@ -81,6 +83,17 @@ class CompiledLoop(Loop):
             value, slopes = super().slopes_of(function, params, own, inputs, targets, None)
         record = recorder.finish([value, *slopes])
         if record.obstacle is not None:
-            logger.info("the gradient of a member is not recorded: %s", record.obstacle)
+            self._say_once(record.obstacle)
             return None
         return _Program(self.make(tidy(record)))
+
+    def coupled_gradients(self, *arguments: Any, **settings: Any) -> Leaves:
+        """Gradients of what couples the members, as the loop has them."""
+        self._say_once("members are coupled by their outputs")
+        return super().coupled_gradients(*arguments, **settings)
+
+    def _say_once(self, obstacle: str) -> None:
+        """Tell why gradients are not compiled."""
+        if obstacle not in self.programs:
+            self.programs[obstacle] = None
+            logger.warning("gradients are taken in Python, not compiled: %s", obstacle)

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from bayesemble.core.members import Members
 from bayesemble.core.types import Inputs, MemberFunction
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.programs.alike import same
 from bayesemble.execute.programs.division import divided
 from bayesemble.execute.programs.program import Replay
 from bayesemble.execute.programs.recorder import Recorder
@@ -159,8 +160,7 @@ class _Rows:
             return outputs, None
         program = _Program(*pair)
         again = self._replay(program, part)
-        same = again.shape == outputs.shape and torch.equal(again.nan_to_num(), outputs.nan_to_num())
-        return outputs, program if same else None
+        return outputs, program if same([again], [outputs]) else None
 
 
 def _parts(members: Members, executor: Executor) -> list[_Part]:

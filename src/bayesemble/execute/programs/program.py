@@ -114,7 +114,7 @@ class _Memory:
     """When the memory behind the tensors of a record is read and written, by the number of the operation."""
 
     def __init__(self, record: Record) -> None:
-        self.tensors = record.tensors
+        self.tensors, self.of = record.tensors, record.memory_of
         self.lent: set[int] = set()
         """Memory that stands for a copy of it."""
         self.reads: dict[int, int] = {}
@@ -128,10 +128,6 @@ class _Memory:
         self.held |= {self.of(slot.number) for slot in record.outputs}
         for slot in record.outputs:
             self.reads[self.of(slot.number)] = len(record.operations)
-
-    def of(self, number: int) -> int:
-        """The memory that a tensor lies in."""
-        return self.tensors[number].untyped_storage()._cdata
 
     def written_between(self, memory: int, first: int, last: int) -> bool:
         """Whether something is written there after the first operation and up to the last."""

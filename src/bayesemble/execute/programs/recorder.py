@@ -54,6 +54,10 @@ class Record:
     obstacle: str | None = None
     """Why there is no record, if so."""
 
+    def memory_of(self, number: int) -> int:
+        """What tells the memory that a tensor lies in from other memory."""
+        return self.tensors[number].untyped_storage()._cdata
+
 
 class Recorder(EagerMode):
     """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record.
