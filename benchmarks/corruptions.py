@@ -108,7 +108,7 @@ def evaluate(
     """Train one method and score it on clean and corrupted test images."""
     prepare = preparation(train)
     ensemble = be.fit(
-        be.Task(case.make, be.Categorical()),
+        be.Task(case.make, be.Categorical(), be.NormalPrior(1.0)),
         method,
         (prepare(train.images), train.labels),
         epochs=epochs,

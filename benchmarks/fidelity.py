@@ -48,10 +48,12 @@ def problem(name: str, seed: int, dropout: float = 0.0) -> tuple[be.Task, tuple[
         x, y = sine_gap(np.random.default_rng(seed))
         data = ((x - 3.9) / 1.7, (y + 0.5) / 2.2)
         grid = (torch.linspace(0, 7, 141, dtype=torch.float64).unsqueeze(1) - 3.9) / 1.7
-        return be.Task(lambda: network(1, 1, dropout), be.Gaussian(noise=0.25 / 2.2)), data, grid
+        noise = be.Gaussian(noise=0.25 / 2.2)
+        return be.Task(lambda: network(1, 1, dropout), noise, be.NormalPrior(1.0)), data, grid
     x, y = make_moons(80, noise=0.25, random_state=seed)
     side = torch.linspace(-2.5, 3.0, 25, dtype=torch.float64)
-    return be.Task(lambda: network(2, 2, dropout), be.Categorical()), (x, y), torch.cartesian_prod(side, side)
+    task = be.Task(lambda: network(2, 2, dropout), be.Categorical(), be.NormalPrior(1.0))
+    return task, (x, y), torch.cartesian_prod(side, side)
 
 
 def settings(name: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def auroc(method: Any, seed: int, steps: int) -> float:
     x, y = toy.five_gaussians(generator, 40)
     x_test, _ = toy.five_gaussians(generator, 20)
     ood = toy.five_gaussians_ood(generator)
-    task = be.Task(lambda: mlp(2, [10, 10], 5), be.Categorical())
+    task = be.Task(lambda: mlp(2, [10, 10], 5), be.Categorical(), be.NormalPrior(1.0))
     ensemble = be.fit(task, method, (x, y), epochs=steps, seed=seed, executor="vmap", progress=False)
     return be.metrics.ood_auroc(ensemble.predict(x_test), ensemble.predict(ood), "mutual_information")
 

@@ -52,7 +52,7 @@ def methods(members: int) -> dict[str, Any]:
 
 def fit(method: Any, seed: int, steps: int) -> be.Ensemble:
     x, y = sine_gap(np.random.default_rng(seed))
-    task = be.Task(make_model, be.Gaussian(noise=0.25 / HEIGHT))
+    task = be.Task(make_model, be.Gaussian(noise=0.25 / HEIGHT), be.NormalPrior(1.0))
     data = ((x - CENTRE) / WIDTH, (y - LEVEL) / HEIGHT)
     return be.fit(task, method, data, epochs=steps, seed=seed, executor="vmap", progress=False)
 

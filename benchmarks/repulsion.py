@@ -60,7 +60,7 @@ def load(folder: Path, name: str, part: int) -> tuple[Tensor, Tensor]:
 def run(method: Any, arguments: argparse.Namespace, seed: int) -> dict[str, float]:
     """Train and score one ensemble."""
     x, y = load(arguments.folder, "fashion-mnist", 0)
-    task = be.Task(lambda: mlp(784, [100, 100], 10), be.Categorical())
+    task = be.Task(lambda: mlp(784, [100, 100], 10), be.Categorical(), be.NormalPrior(1.0))
     start = time.perf_counter()
     ensemble = be.fit(
         task,

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from bayesemble.task.likelihoods import Poisson as Poisson
     from bayesemble.task.priors import LaplacePrior as LaplacePrior
     from bayesemble.task.priors import NormalPrior as NormalPrior
+    from bayesemble.task.priors import VaguePrior as VaguePrior
     from bayesemble.task.task import Task as Task
     from bayesemble.training.batches import PerMember as PerMember
     from bayesemble.training.ensemble import Ensemble as Ensemble

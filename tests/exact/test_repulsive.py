@@ -1,5 +1,7 @@
 """Repulsive ensembles and SVGD sample: against posteriors that are known in closed form."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,7 +23,8 @@ class Linear:
         self.mean = self.covariance @ (self.x.T @ self.y)
 
     def members(self, method: be.Repulsive | be.Stein | be.DeepEnsemble, steps: int) -> Tensor:
-        task = be.Task(lambda: nn.Linear(self.dim, 1, bias=False).double(), be.Gaussian(1.0))
+        network = partial(nn.Linear, self.dim, 1, bias=False, dtype=torch.float64)
+        task = be.Task(network, be.Gaussian(1.0), be.NormalPrior())
         ensemble = be.fit(task, method, (self.x, self.y), epochs=steps, executor="vmap", progress=False)
         return ensemble.state.members.params["weight"].flatten(1)
 
@@ -49,6 +52,14 @@ def test_two_dimensions_and_many_members_give_the_posterior(method, band):
     error = (w.mean(0) - problem.mean) / problem.covariance.diagonal().sqrt()
     assert error.abs().max() < 4 / 10, "the mean of 100 independent draws would lie within 4 standard errors"
     assert (covariance(w) - problem.covariance).norm() < band * problem.covariance.norm()
+
+
+@pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
+def test_the_strength_of_the_repulsion_is_the_temperature_of_the_ensemble(kind):
+    """At strength T members follow the posterior to the power of 1 / T, whose covariance is T times as large."""
+    problem = Linear(2, 6)
+    w = problem.members(kind(num_members=100, repulsion=0.1, **COMMON), 200)
+    assert (covariance(w) - 0.1 * problem.covariance).norm() < 0.1 * 0.1 * problem.covariance.norm()
 
 
 def test_a_deep_ensemble_has_no_spread_where_a_repulsive_one_has_the_right_one():

@@ -6,7 +6,7 @@ import torch
 from torch import distributions
 
 from bayesemble.core.errors import SettingError
-from bayesemble.task.priors import LaplacePrior, NormalPrior
+from bayesemble.task.priors import LaplacePrior, NormalPrior, VaguePrior
 
 SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "conv.weight": (4, 2, 3, 3), "head.weight": (2, 5), "scale": ()}
 PRIORS = [NormalPrior(0.7), LaplacePrior(0.7)]
@@ -43,6 +43,15 @@ def test_the_score_is_the_gradient_of_the_log_density(prior, generator):
     gradients = torch.autograd.grad(prior.log_prob(params, scales).sum(), list(params.values()))
     for score, gradient in zip(prior.gradient(params, scales).values(), gradients, strict=True):
         torch.testing.assert_close(score, gradient)
+
+
+def test_the_vague_prior_is_normal_with_the_same_width_for_any_number_of_inputs_and_nobody_states_it():
+    scales = VaguePrior().scales(SHAPES)
+    assert scales == pytest.approx(NormalPrior(6.0, "fan_in").scales(SHAPES))
+    assert scales["conv.weight"] == pytest.approx(6 / math.sqrt(18))
+    assert not VaguePrior().stated
+    assert NormalPrior().stated
+    assert LaplacePrior().stated
 
 
 @over_priors

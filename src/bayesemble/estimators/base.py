@@ -43,7 +43,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         depth: Residual blocks of the network.
         embedding: What numbers become at the input: "periodic", "piecewise" or "none".
         dropout: Rate of dropout layers in training. The method "mc_dropout" has 0.1 if this is 0.
-        prior_std: Standard deviation of the normal prior of the weights.
+        prior_std: Standard deviation of a normal prior of the weights; None is the vague prior of a task.
         noise: Of a real target: "student", whose heavy tails bear outliers, or "normal". Classes have none.
         early_stopping: Whether to hold rows out and stop when the loss on them no longer falls. "auto": if the
             method can, and there are at least 50 rows.
@@ -67,7 +67,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         depth: int = 1,
         embedding: str = "periodic",
         dropout: float = 0.0,
-        prior_std: float = 1.0,
+        prior_std: float | None = None,
         noise: str = "student",
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,

@@ -27,7 +27,7 @@ from bayesemble.methods.gradient import GradientMethod
 from bayesemble.metrics import fit_spread
 from bayesemble.models.table_networks import EMBEDDINGS, quantile_edges, tabular
 from bayesemble.task.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
-from bayesemble.task.priors import NormalPrior
+from bayesemble.task.priors import NormalPrior, VaguePrior
 from bayesemble.task.task import Task
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.fit import fit
@@ -54,7 +54,9 @@ class Recipe:
     depth: int = setting(1, "residual blocks of the network", least=0)
     embedding: str = setting("periodic", "what numbers become at the input", choices=EMBEDDINGS)
     dropout: float = setting(0.0, "rate of dropout layers in training", within="[0, 1)")
-    prior_std: float = setting(1.0, "standard deviation of the normal prior of the weights", above=0)
+    prior_std: float | None = setting(
+        None, "standard deviation of a normal prior of the weights; None: the vague prior of a task", above=0
+    )
     noise: str = setting("student", "noise of a real target: student, with heavy tails, or normal", choices=_NOISES)
     early_stopping: bool | str = setting("auto", "whether to stop by the loss on held-out rows", choices=("auto",))
     validation_fraction: float = setting(
@@ -170,6 +172,7 @@ def train(
         batch_size = 2 ** round(math.log2(min(max(rows / 16, 16), 256)))
     steps = math.ceil(rows / min(batch_size or rows, rows))
     epochs = min(max(_STEPS // steps, 20), 200) if recipe.epochs is None else recipe.epochs
+    prior = VaguePrior() if recipe.prior_std is None else NormalPrior(recipe.prior_std)
     options: dict[str, Any] = {}
     if held_out.any():
         patience = max(epochs // 8, 5) if recipe.patience is None else recipe.patience
@@ -178,7 +181,7 @@ def train(
         options |= {"checkpoint": folder, "checkpoint_every": max(epochs // 20, 1)}
         options["resume"] = checkpoints.exists(folder)
     ensemble = fit(
-        Task(partial(table_network, **network), likelihood, NormalPrior(recipe.prior_std)),
+        Task(partial(table_network, **network), likelihood, prior),
         method,
         (_rows(inputs, ~held_out), targets[~held_out]),
         epochs=epochs,

@@ -130,6 +130,10 @@ class Method(ABC):
         """What a step takes from the clock, such as a learning rate; see `Context.number`."""
         return {}
 
+    def resolved(self, task: BoundTask) -> dict[str, str]:
+        """What settings that are left to the method come to in a task, and why, by their names."""
+        return {}
+
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Complete the state once training is over; `data()` goes through the training rows once, in batches."""
         return state

@@ -4,6 +4,7 @@ import fnmatch
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ class Prior(ABC):
     """Independent parameters: log p(w) = sum over leaves and elements of log p(element; scale of the leaf)."""
 
     scaling: str
+    stated: ClassVar[bool] = True
+    """Whether somebody believes in it. Members that repel one another spread as wide as a stated prior says."""
 
     @abstractmethod
     def _scale(self) -> Scale: ...
@@ -98,6 +101,19 @@ class NormalPrior(Prior):
 
     def _scale(self) -> Scale:
         return self.std
+
+
+@dataclass(frozen=True)
+class VaguePrior(NormalPrior):
+    """What a task assumes if nobody states a prior: w ~ Normal(0, std^2 / fan-in), a few times wider than networks start.
+
+    It holds weights at a size at which a network of any width still works, and otherwise leaves them to the data. It is
+    nobody's belief: methods that would spread members as wide as a prior says are told so (`stated`).
+    """
+
+    std: Scale = setting(6.0, "standard deviation times sqrt(fan-in), for all leaves or by name pattern", above=0)
+    scaling: str = setting("fan_in", _SCALING_HELP, choices=_SCALINGS)
+    stated = False
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from bayesemble.task.networks import (
     pick_output,
 )
 from bayesemble.task.per_thread import PerThread
-from bayesemble.task.priors import NormalPrior, Prior, Shapes
+from bayesemble.task.priors import Prior, Shapes, VaguePrior
 from bayesemble.task.recomputation import record
 from bayesemble.task.select import Wish, select
 
@@ -55,8 +55,8 @@ class Task:
     take in turn. Then a leaf is called `1.head.weight` by the number of its architecture, also in the name patterns of
     a prior, and every member takes the memory of all: see `Alternatives`."""
     likelihood: Likelihood
-    prior: Prior | None = NormalPrior()
-    """None is a flat prior: maximum likelihood."""
+    prior: Prior | None = VaguePrior()
+    """What is believed of the weights; if nothing is stated, a vague prior. None is a flat one: maximum likelihood."""
     temperature: float = 1.0
     """Below 1: a cold posterior, sharper than Bayes' rule gives."""
     output: str | Callable[[Any], Tensor] | None = None

@@ -47,6 +47,8 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
             Progress(plan.epochs, plan.total_steps, taken, progress) as bar,
         ):
             bar.say(f"executor: {ensemble.executor} ({ensemble.execution})")
+            for name, words in ensemble.method.resolved(ensemble.task).items():
+                bar.say(f"{name}: {words}")
             steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken)
             run = _through_epochs(run, steps, source, held_out, plan, bar, request)
     except TrainingError as error:

@@ -32,12 +32,56 @@ def task() -> be.Task:
 def test_forces_of_large_networks_are_estimated_every_fourth_step_unless_told_otherwise(
     large, settings, expected, monkeypatch
 ):
-    monkeypatch.setattr("bayesemble.methods.repulsion.interacting._PARAMETERS_OF_A_LARGE_NETWORK", large)
+    monkeypatch.setattr("bayesemble.methods.repulsion.interacting.PARAMETERS_OF_A_LARGE_NETWORK", large)
     space, bound = be.WeightSpace(**settings), task().bind(48, table()[0])
     state = State(bound.new_members(2, 0), {"interaction": {}})
     contexts = [Context(bound, be.Loop(), Clock(step, 9, 0)) for step in range(9)]
     assert [step for step in range(9) if space.is_due(state, contexts[step])] == list(expected)
     assert space.is_due(replace(state, slots={}), contexts[5])
+
+
+# --- how strong the repulsion is ---
+
+
+PRIORS = {"vague": be.VaguePrior(), "stated": be.NormalPrior(), "flat": None}
+
+
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize(
+    ("prior", "settings", "strength", "words"),
+    [
+        ("vague", {}, 0.1, "0.1: no prior was stated, so the ensemble is cold"),
+        ("stated", {}, 1.0, "1: a prior was stated, so members spread as wide as it says"),
+        ("flat", {}, 1.0, "1: a prior was stated"),
+        ("vague", {"calibrate": False}, 1.0, "1: as published"),
+        ("vague", {"repulsion": 0.3}, 0.3, None),
+        ("stated", {"repulsion": 0.3}, 0.3, None),
+    ],
+)
+def test_the_strength_goes_by_whether_somebody_stated_a_prior(kind, prior, settings, strength, words):
+    x, _ = table()
+    bound, method = be.Task(small_mlp, be.Categorical(), PRIORS[prior]).bind(48, x), kind(**settings)
+    assert method.strength(bound) == strength
+    found = method.resolved(bound)
+    assert found.keys() == ({"repulsion"} if words else set())
+    assert not words or found["repulsion"].startswith(words)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize("space", ["weight", "function"])
+@pytest.mark.parametrize(("prior", "strength"), [("vague", 0.1), ("stated", 1.0)])
+def test_the_strength_that_is_found_is_the_one_that_acts(kind, space, prior, strength):
+    own_task = be.Task(small_mlp, be.Categorical(), PRIORS[prior])
+    left, said = (
+        quick_fit(own_task, table(), kind(num_members=3, space=space, repulsion=repulsion), epochs=1)
+        for repulsion in ("auto", strength)
+    )
+    assert largest_difference(all_leaves(left), all_leaves(said)) == 0
+
+
+def test_a_word_that_is_no_strength_is_refused():
+    with pytest.raises(SettingError, match="repulsion"):
+        be.Repulsive(repulsion="strong")
 
 
 # --- identities ---

@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 import torch
 
@@ -105,3 +107,36 @@ def test_leaves_that_all_members_share_cannot_repel():
 
     with pytest.raises(SettingError, match=r"select='2\.\*' "):
         quick_fit(be.Task(shared_head, be.Categorical()), table(), be.Repulsive(space=be.WeightSpace(select="2.*")))
+
+
+def wide_network():
+    return torch.nn.Sequential(torch.nn.Linear(4, 1500), torch.nn.ReLU(), torch.nn.Linear(1500, 3))
+
+
+@pytest.mark.parametrize(
+    ("prior", "settings", "warned"),
+    [
+        (be.NormalPrior(1.0), {}, True),
+        (be.NormalPrior(1.0), {"repulsion": 1.0}, False),
+        (be.NormalPrior(1.0), {"calibrate": False}, False),
+        (be.NormalPrior(1.0), {"space": "function"}, False),
+        (be.NormalPrior(1.41, "fan_in"), {}, False),
+        (be.VaguePrior(), {}, False),
+        (None, {}, False),
+    ],
+    ids=str,
+)
+def test_a_stated_prior_that_is_far_wider_than_the_start_is_warned_of(prior, settings, warned):
+    """The weights start with a root mean square of 0.19 (the first layer) and 0.015 (the last): 0.1 in all."""
+    x, y = table()
+    bound = be.Task(wide_network, be.Categorical(), prior).bind(48, x)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        be.Repulsive(num_members=2, **settings).init(bound, 0)
+    found = [str(one.message) for one in caught]
+    assert any("may harm predictions" in words and "repulsion=0.1" in words for words in found) == warned
+
+
+def test_small_networks_may_be_as_far_apart_as_their_prior_says():
+    bound = be.Task(small_mlp, be.Categorical(), be.NormalPrior(30.0)).bind(48, table()[0])
+    be.Repulsive(num_members=2).init(bound, 0)

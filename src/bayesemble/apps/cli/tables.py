@@ -80,7 +80,9 @@ def fit(
     depth: Annotated[int | None, _training("Residual blocks of the network; 1.")] = None,
     embedding: Annotated[str | None, _training("What numbers become: periodic, piecewise or none.")] = None,
     dropout: Annotated[float | None, _training("Rate of dropout layers in training; 0.")] = None,
-    prior_std: Annotated[float | None, _training("Standard deviation of the prior of the weights; 1.")] = None,
+    prior_std: Annotated[
+        float | None, _training("Standard deviation of a normal prior of the weights; vague without it.")
+    ] = None,
     noise: Annotated[str | None, _training("Noise of a real target: student (heavy tails) or normal.")] = None,
     early_stopping: Annotated[bool | None, _training("Stop by the loss on further held-out rows.")] = None,
     validation_fraction: Annotated[float | None, _training("Share of the rows for early stopping; 0.1.")] = None,

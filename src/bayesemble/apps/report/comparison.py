@@ -132,9 +132,9 @@ def _details(comparison: Comparison, row: Row, shown: list[Shown]) -> Details:
     if one is None:
         return Details(row, facts=facts, notes=notes)
     method, run = one.ensemble.method, one.ensemble.describe()
-    values = settings.dump(method)
+    values, found = settings.dump(method), method.resolved(one.ensemble.task)
     rows = [
-        (part.name, _plain(values[part.name]), part.metadata.get("help", ""))
+        (part.name, found.get(part.name, _plain(values[part.name])), part.metadata.get("help", ""))
         for part in dataclasses.fields(method)
         if part.name in values
     ]

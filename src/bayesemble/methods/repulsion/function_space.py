@@ -209,7 +209,7 @@ class _NumberToClimb:
         positions = features.detach() if self.finished is None else torch.cat([self.finished, features.detach()])
         gram, dim = interacting.products([positions])
         interacting.check_finite(gram, "outputs", self.context)
-        forces = self.method.forces(gram, dim - self.space.dependent(task, outputs["features"][0]))
+        forces = self.method.forces_in(task, gram, dim - self.space.dependent(task, outputs["features"][0]))
         pull = self.space.prior_every * _prior_score(self.prior, features.detach())
         push = -forces.repelling[-len(features) :].to(features.dtype) @ (positions - positions[0])
         drift = log_likelihood.sum()

@@ -27,13 +27,15 @@ from bayesemble.execute.optimizers import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
 from bayesemble.methods.repulsion.kernels import KERNELS, Kernel
+from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask
 
 ANNEALS = ("none", "linear", "tanh", "cyclical")
 
 _FAINT_SHARE_OF_DRIVING_FORCE = 1e-6
+_TEMPERATURE_UNDER_VAGUE_PRIOR = 0.1
 _LAST_ESTIMATE = "interaction"  # a slot
-_PARAMETERS_OF_A_LARGE_NETWORK = 10_000
+PARAMETERS_OF_A_LARGE_NETWORK = 10_000
 _COORDINATES_OF_A_BLOCK = 1 << 17
 
 
@@ -51,7 +53,13 @@ class InteractingMethod(GradientMethod, ABC):
 
     kernel: str = setting("rbf", "how alike two members are, by the distance between them", choices=KERNELS)
     bandwidth: str | float = setting("median", "length of the kernel, or the median rule", choices=("median",), above=0)
-    repulsion: float = setting(1.0, "factor on the repulsion; 0 turns it off", least=0)
+    repulsion: float | str = setting(
+        "auto",
+        "factor on the repulsion, the temperature of the ensemble; 0 turns it off; auto: 0.1 under the vague prior of a "
+        "task that states none, else 1",
+        choices=("auto",),
+        least=0,
+    )
     calibrate: bool = setting(True, "rescale the repulsion so that Stein's identity holds; False is the papers' form")
     driving: float = setting(
         1.0, "factor on the driving force, once it has risen; below 1 is a warm posterior", above=0
@@ -61,7 +69,39 @@ class InteractingMethod(GradientMethod, ABC):
 
     @abstractmethod
     def forces(self, gram: Tensor, dim: int) -> Forces:
-        """What members do to one another, from the products of their centred positions in `dim` coordinates."""
+        """What members do to one another, from the products of their centred positions in `dim` coordinates.
+
+        The factor on the repulsion comes later.
+        """
+
+    def forces_in(self, task: BoundTask, gram: Tensor, dim: int) -> Forces:
+        """The forces, with the factor on the repulsion."""
+        found = self.forces(gram, dim)
+        return found._replace(repelling=self.strength(task) * found.repelling)
+
+    def strength(self, task: BoundTask) -> float:
+        """The factor on the repulsion.
+
+        At 1, members settle like draws of the posterior. That is what somebody wants who has stated a prior: in all
+        directions that the data leave open, members then spread as wide as it says. A vague prior says nothing that
+        predictions should inherit, so the ensemble is cold under it: with temperature T, open directions have the
+        variance T std^2, and all others less noise by the same factor. As published (`calibrate=False`) the factor is 1.
+        """
+        if not isinstance(self.repulsion, str):
+            return self.repulsion
+        return 1.0 if _is_stated(task.prior) or not self.calibrate else _TEMPERATURE_UNDER_VAGUE_PRIOR
+
+    def resolved(self, task: BoundTask) -> dict[str, str]:
+        """The factor on the repulsion, if it is left to the method."""
+        if self.repulsion != "auto":
+            return {}
+        if not self.calibrate:
+            why = "as published"
+        elif _is_stated(task.prior):
+            why = "a prior was stated, so members spread as wide as it says"
+        else:
+            why = "no prior was stated, so the ensemble is cold"
+        return {"repulsion": f"{self.strength(task):g}: {why}"}
 
     def make_kernel(self) -> Kernel:
         """The kernel that the settings describe."""
@@ -96,6 +136,10 @@ class InteractingMethod(GradientMethod, ABC):
             return self.driving
         number = context.number(self, "driving")
         return number.to(context.task.dtype) if isinstance(number, Tensor) else number
+
+
+def _is_stated(prior: Prior | None) -> bool:
+    return prior is None or prior.stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +184,7 @@ class Space(ABC):
         return self._is_time(context) or _LAST_ESTIMATE not in state.slots
 
     def _is_time(self, context: Context) -> bool:
-        large = context.task.num_parameters > _PARAMETERS_OF_A_LARGE_NETWORK
+        large = context.task.num_parameters > PARAMETERS_OF_A_LARGE_NETWORK
         return context.clock.step % (self.measure_every or (4 if large else 1)) == 0
 
 

@@ -81,4 +81,4 @@ class Repulsive(MethodInSpace):
             matrix = matrix @ back
         if self.calibrate:
             matrix = calibrate(matrix, gram, effective_dimension(own, dim))
-        return Forces(None, self.repulsion * matrix)
+        return Forces(None, matrix)

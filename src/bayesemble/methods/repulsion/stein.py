@@ -55,4 +55,4 @@ class Stein(MethodInSpace):
             ridged = between + _RIDGE * torch.eye(count, dtype=between.dtype, device=between.device)
             own_score = torch.linalg.solve(ridged, repelling @ back)
             repelling = between @ calibrate(own_score, gram, effective_dimension(axes, dim))
-        return Forces(between / count, self.repulsion * repelling / count)
+        return Forces(between / count, repelling / count)

@@ -7,6 +7,7 @@ With g_i the gradient of the log joint of member i, x_i its weights, and D, R as
 D and R change little from one step to the next in large networks, so they may be kept for some steps.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import torch
@@ -23,12 +24,31 @@ from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod, 
 from bayesemble.task.select import Wish
 from bayesemble.task.task import BoundTask
 
+_TOO_WIDE = 10  # times the weights at the start
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightSpace(Space):
     """Members are compared by their weights."""
 
     select: Wish = setting("all", "weights that repel: all, norm, not norm, patterns of names ...")
+
+    def prepare(self, method: InteractingMethod, state: State, task: BoundTask, seed: int) -> State:
+        """Warn of a prior that is much wider than the weights that the members of a large network start with.
+
+        Members that follow it grow until they are as wide in all directions that the data leave open.
+        """
+        if method.repulsion == "auto" and method.strength(task) == 1 and task.scales and method.calibrate:
+            ratio = _times_wider(task, state.members)
+            if ratio > _TOO_WIDE and task.num_parameters > interacting.PARAMETERS_OF_A_LARGE_NETWORK:
+                warnings.warn(
+                    f"the prior {task.prior} is {ratio:.0f} times as wide as the weights that the members start with; they "
+                    "repel one another until they are as wide, which may harm predictions. Leave the prior out of the "
+                    "task for the vague one, use NormalPrior(scaling='fan_in'), or say repulsion=0.1 (repulsion=1 if the "
+                    "prior is what you believe)",
+                    stacklevel=6,
+                )
+        return state
 
     def step(
         self,
@@ -52,7 +72,7 @@ class WeightSpace(Space):
         if self.is_due(state, context) or len(estimate["repelling"]) != all_members.num_members:
             gram, dim = interacting.products([all_members.params[name] for name in names])
             interacting.check_finite(gram, "weights", context)
-            forces = method.forces(gram, dim)
+            forces = method.forces_in(context.task, gram, dim)
             estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
             driving = factor * member_norms([gradients[name] for name in names])
             estimate |= interacting.norms(driving, forces.repelling, gram)
@@ -68,6 +88,13 @@ class WeightSpace(Space):
         if not names:
             raise SettingError(f"select={self.select!r} means only leaves that all members share; choose others")
         return names
+
+
+def _times_wider(task: BoundTask, members: Members) -> float:
+    """How many times wider the prior is than the weights of the members: both as root mean squares of all weights."""
+    own = {name: leaf for name, leaf in members.params.items() if name in task.scales}
+    wanted = sum(task.scales[name] ** 2 * leaf.numel() for name, leaf in own.items())
+    return (wanted / max(float(sum(leaf.double().square().sum() for leaf in own.values())), 1e-300)) ** 0.5
 
 
 def combine(forces: Forces, gradients: Leaves, positions: Leaves, names: list[str], factor: float | Tensor) -> None:
