@@ -21,12 +21,13 @@ from torch import Tensor
 
 from bayesemble.core.errors import TrainingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import setting, validate
+from bayesemble.core.settings import require, setting, validate
 from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.execute.optimizers import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
-from bayesemble.methods.repulsion.kernels import KERNELS, Kernel
+from bayesemble.methods.repulsion import kernels
+from bayesemble.methods.repulsion.kernels import KERNELS, Kernel, KernelLike, Linear
 from bayesemble.task.task import BoundTask
 
 ANNEALS = ("none", "linear", "tanh", "cyclical")
@@ -49,7 +50,11 @@ class Forces(NamedTuple):
 class InteractingMethod(GradientMethod, ABC):
     """Settings that methods with interacting members have."""
 
-    kernel: str = setting("rbf", "how alike two members are, by the distance between them", choices=KERNELS)
+    kernel: KernelLike = setting(
+        "rbf",
+        "how alike two members are: a name, a kernel such as be.kernels.RBF(), or a function of squared distances",
+        choices=KERNELS,
+    )
     bandwidth: str | float = setting("median", "length of the kernel, or the median rule", choices=("median",), above=0)
     repulsion: float = setting(1.0, "factor on the repulsion; 0 turns it off", least=0)
     calibrate: bool = setting(True, "rescale the repulsion so that Stein's identity holds; False is the papers' form")
@@ -59,13 +64,26 @@ class InteractingMethod(GradientMethod, ABC):
     anneal: str = setting("none", "how the driving force rises from 0", choices=ANNEALS)
     anneal_share: float = setting(0.5, "share of training over which it rises", within="(0, 1]")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.centred or not self.calibrate
+        require(fits, "the linear kernel is no function of distances, so it cannot be calibrated: set calibrate=False")
+
     @abstractmethod
     def forces(self, gram: Tensor, dim: int) -> Forces:
-        """What members do to one another, from the products of their centred positions in `dim` coordinates."""
+        """What members do to one another, from the products of their positions in `dim` coordinates.
 
-    def make_kernel(self) -> Kernel:
+        Positions are `centred`; then rows of the repelling matrix sum to zero.
+        """
+
+    def make_kernel(self) -> Kernel | Linear:
         """The kernel that the settings describe."""
-        return KERNELS[self.kernel](self.bandwidth)
+        return kernels.resolve(self.kernel, self.bandwidth)
+
+    @property
+    def centred(self) -> bool:
+        """Whether only differences between members count, as for all kernels but the linear one."""
+        return not isinstance(self.make_kernel(), Linear)
 
     def driving_factor(self, clock: Clock) -> float:
         """What the gradient is multiplied by: it rises from 0 to `driving` over the first part of training.
@@ -154,9 +172,11 @@ def last_estimate(state: State) -> Leaves:
     return state.slots.get(_LAST_ESTIMATE, {})
 
 
-def last_norms(state: State) -> Info:
-    """The lengths of the forces when they were estimated last."""
-    return {name: state.slots[_LAST_ESTIMATE][name] for name in ("driving_norm", "repulsion_norm")}
+def told(state: State, factor: float | Tensor) -> Info:
+    """What the history has of each member: the factor on the driving force, as `driving` and `anneal` make it, and the
+    lengths of the forces when they were estimated last, that factor in them."""
+    norms = {name: state.slots[_LAST_ESTIMATE][name] for name in ("driving_norm", "repulsion_norm")}
+    return {"driving": torch.ones_like(norms["driving_norm"]) * factor, **norms}
 
 
 def check_finite(gram: Tensor, what: str, context: Context) -> None:
@@ -169,7 +189,7 @@ def check_finite(gram: Tensor, what: str, context: Context) -> None:
         )
 
 
-def products(leaves: list[Tensor]) -> tuple[Tensor, int]:
+def products(leaves: list[Tensor], centred: bool = True) -> tuple[Tensor, int]:
     """B = X X^T `(member, member)` of centred members, summed leaf by leaf, and the number of coordinates.
 
     Differences from the first member keep the digits that matter where members are large and close together; centring
@@ -180,9 +200,11 @@ def products(leaves: list[Tensor]) -> tuple[Tensor, int]:
         rows = leaf_rows(leaf)
         dim += rows.shape[1]
         for block in blocks(rows):
-            offsets = block - block[0]
+            offsets = block - block[0] if centred else block
             parts.append(offsets @ offsets.T)
     total = torch.stack(parts).double().sum(0)
+    if not centred:
+        return total, dim
     return total - total.mean(0) - total.mean(1, keepdim=True) + total.mean(), dim
 
 
