@@ -89,8 +89,8 @@ class GradientMethod(Method):
 
     @property
     def training_slots(self) -> tuple[str, ...]:
-        """The moments of the optimiser."""
-        return OPTIMIZER_SLOTS
+        """The moments of the optimiser, and what the prior of each member differs by."""
+        return (*OPTIMIZER_SLOTS, PRIOR_SLOT)
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members independently, with an optimiser at rest."""
