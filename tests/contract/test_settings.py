@@ -75,6 +75,7 @@ OTHERS: dict[str, Any] = {
     "schedule": "cosine",
     "weight_decay": 0.1,
     "clip": 1e-3,
+    "epsilon": 0.1,
     "anchored": True,
     "adversarial": 0.1,
     "learning_rate": 0.03,

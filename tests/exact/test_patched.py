@@ -138,7 +138,7 @@ def test_probabilities_that_the_data_do_not_touch_move_by_the_kl_alone(rate):
     patches, leaves = patches_of(state), {name: leaf.clone() for name, leaf in method._learned(state).items()}
 
     def kl(logits: Tensor) -> Tensor:
-        shares = mixing.probabilities(patches, {key: logits}, 1, 3, rate)
+        shares = mixing.probabilities(patches, {key: logits}, 1)
         return mixing.kl_divergence(leaves, patches, shares, tiny, 0.0).sum()
 
     method.step(state, blind, Context(tiny, be.Loop(), Clock(0, 1, 0)))

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -6,7 +7,8 @@ import torch
 from torch import distributions
 
 from bayesemble.core.errors import SettingError
-from bayesemble.task.priors import LaplacePrior, NormalPrior, VaguePrior
+from bayesemble.core.settings import dump, parse
+from bayesemble.task.priors import LaplacePrior, NormalPrior, Prior, VaguePrior
 
 SHAPES = {"0.weight": (5, 3), "0.bias": (5,), "conv.weight": (4, 2, 3, 3), "head.weight": (2, 5), "scale": ()}
 PRIORS = [NormalPrior(0.7), LaplacePrior(0.7)]
@@ -90,6 +92,51 @@ def test_the_first_pattern_that_matches_counts():
     assert LaplacePrior({"*": 1.0, "head.*": 0.1}).scales(SHAPES) == dict.fromkeys(SHAPES, 1.0)
 
 
+@pytest.mark.parametrize("prior", [NormalPrior([0.1, 0.5, 2.0]), NormalPrior(per_member=(0.1, 0.5, 2.0))], ids=str)
+def test_each_member_may_have_a_std_of_its_own(prior, generator):
+    """The gradient of a member is that of the prior with its own std."""
+    w = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    own = prior.gradient({"w": w}, prior.scales({"w": (4,)}))["w"] * prior.member_factors(3, generator).unsqueeze(1)
+    for member, std in enumerate((0.1, 0.5, 2.0)):
+        torch.testing.assert_close(own[member], -w[member] / std**2)
+    assert prior.differs_by_member
+    assert not NormalPrior().differs_by_member
+    with pytest.raises(SettingError, match="a std for each of 3 members, the method has 2"):
+        prior.member_factors(2, generator)
+    with pytest.raises(SettingError, match="a prior of its own, which this method or measure cannot honour"):
+        prior.sample(SHAPES, generator, torch.float64)
+
+
+def test_stds_of_members_are_drawn_log_uniformly_and_patterns_are_multiplied(generator):
+    prior = NormalPrior((0.1, 10.0))
+    stds = prior.member_factors(4000, generator).rsqrt().log10()
+    assert scipy.stats.kstest(stds.numpy(), "uniform", args=(-1, 2)).pvalue > 0.01
+    both = NormalPrior({"head.*": 0.1, "*": 1.0}, per_member=(2.0, 3.0))
+    assert both.scales(SHAPES)["head.weight"] == 0.1
+    assert both.member_factors(2, generator).tolist() == [1 / 4, pytest.approx(1 / 9)]
+
+
+def test_a_prior_of_each_member_comes_back_from_json():
+    for prior in (NormalPrior([0.1, 0.5]), NormalPrior((0.1, 0.5))):
+        assert parse(json.loads(json.dumps(dump(prior))), Prior) == prior
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"std": (0.5, 0.1)}, r"pair \(low, high\)"),
+        ({"std": (0.1, 0.2, 0.3)}, r"pair \(low, high\).*a list has one a member"),
+        ({"std": []}, "a std for each member is needed"),
+        ({"std": [0.1], "per_member": (0.2,)}, "give one of the two"),
+        ({"std": (0.1, 0.2), "per_member": (0.2,)}, "leave per_member out"),
+        ({"std": [0.1, -1.0]}, "std is .*got"),
+    ],
+)
+def test_priors_of_members_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(SettingError, match=message):
+        NormalPrior(**settings)
+
+
 def test_scaling_by_fan_in_divides_weights_and_kernels_but_not_biases_and_single_numbers():
     expected = {
         "0.weight": 2 / math.sqrt(3),
@@ -134,7 +181,9 @@ def test_no_weight_decay_is_no_prior(weight_decay, num_data):
 @pytest.mark.parametrize("scale", [0, -1.0, math.nan, math.inf, "1", None, {"*": 0.0}, {"a": 1.0, "*": -1}], ids=str)
 @pytest.mark.parametrize("cls", [NormalPrior, LaplacePrior])
 def test_a_scale_must_be_a_positive_number(cls, scale):
-    with pytest.raises(SettingError, match=r"(std|scale) is a number above 0 or a dict of numbers above 0, got "):
+    with pytest.raises(
+        SettingError, match=r"(std|scale) is a number above 0(, | or )a dict of numbers above 0.*, got "
+    ):
         cls(scale)
 
 

@@ -101,6 +101,18 @@ def rotated(images: Images, degrees: float) -> Images:
     return _bounded(rotate(images, degrees, axes=(1, 2), reshape=False, order=1), images)
 
 
+def turned_and_flipped(images: Images, generator: np.random.Generator, degrees: float = 90.0) -> Images:
+    """Turn each image by an angle of its own, uniform between -degrees and degrees, and mirror every other by chance.
+
+    On handwritten digits this is RotatedMNIST. An image is mirrored left to right with probability 1/2, after its turn.
+    """
+    _check(images)
+    angles = generator.uniform(-degrees, degrees, len(images))
+    mirrored = generator.random(len(images)) < 0.5
+    turned = np.concatenate([rotated(image[None], float(angle)) for image, angle in zip(images, angles, strict=True)])
+    return np.where(mirrored[:, None, None, None], turned[:, :, ::-1], turned)
+
+
 # --- noise ---
 
 

@@ -17,6 +17,7 @@ from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
+EPSILON = 1e-8
 _MOMENTS = ("first_moment", "second_moment", "momentum")
 OPTIMIZER_SLOTS = (*_MOMENTS, "steps")
 _BLOCK = 1 << 17  # coordinates that are summed in single precision
@@ -33,6 +34,7 @@ class Optimizer:
     name: str = setting(MISSING, "rule that makes steps of gradients", choices=OPTIMIZERS)
     momentum: float = setting(MISSING, "momentum of sgd, or the first decay rate (beta 1) of adam", within="[0, 1)")
     weight_decay: float = setting(MISSING, "decay of the weights", least=0)
+    epsilon: float = setting(EPSILON, "what adam adds to the root of its second moment", above=0)
 
     def __post_init__(self) -> None:
         validate(self)
@@ -82,7 +84,7 @@ class Optimizer:
                 [step] * len(leaves),
                 beta1=self.momentum,
                 beta2=0.999,
-                eps=1e-8,
+                eps=self.epsilon,
                 amsgrad=False,
                 **common,
             )

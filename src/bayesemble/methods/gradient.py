@@ -13,13 +13,15 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import setting
+from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
-from bayesemble.execute.optimizers import OPTIMIZER_SLOTS, OPTIMIZERS, Optimizer, clip_per_member
+from bayesemble.execute.optimizers import EPSILON, OPTIMIZER_SLOTS, OPTIMIZERS, Optimizer, clip_per_member
 from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
 from bayesemble.methods.base import Context, Method
 from bayesemble.task.priors import NormalPrior
 from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
+
+PRIOR_SLOT = "priors_of_members"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,9 @@ class GradientMethod(Method):
     optimizer: str = setting("adam", "rule that makes steps of gradients", choices=OPTIMIZERS)
     schedule: ScheduleLike = setting("constant", "how the learning rate goes along training", choices=SCHEDULES)
     momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam", within="[0, 1)")
+    epsilon: float = setting(
+        EPSILON, "epsilon of adam, beside roots of second moments of the gradient of the mean loss", above=0
+    )
     weight_decay: float = setting(
         0.0, "decay of the optimiser, only for a task without prior, which says the same", least=0
     )
@@ -43,9 +48,20 @@ class GradientMethod(Method):
 
     changeable = ("learning_rate", "schedule", "clip")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unused = self.optimizer == "sgd" and self.epsilon != EPSILON
+        require(not unused, f"epsilon={self.epsilon} is a setting of adam, which optimizer='sgd' has no use for")
+
     def make_optimizer(self) -> Optimizer:
-        """The optimiser that the settings describe."""
-        return Optimizer(self.optimizer, self.momentum, self.weight_decay)
+        """The optimiser that the settings describe.
+
+        Adam moves along m / (sqrt(v) + epsilon). Here m and v are moments of the gradient of the mean loss, 1 / N of
+        that of the log joint, for N rows. A loop that hands the gradient of the log joint itself to Adam, as the
+        released codes of repulsive ensembles do, takes the same steps with N times this epsilon: their 1e-8 is
+        `epsilon=1e-8 / N` here.
+        """
+        return Optimizer(self.optimizer, self.momentum, self.weight_decay, self.epsilon)
 
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """The rows each member trains on, `(member, row)`, or None if all train on all.
@@ -73,13 +89,16 @@ class GradientMethod(Method):
 
     @property
     def training_slots(self) -> tuple[str, ...]:
-        """The moments of the optimiser."""
-        return OPTIMIZER_SLOTS
+        """The moments of the optimiser, and what the prior of each member differs by."""
+        return (*OPTIMIZER_SLOTS, PRIOR_SLOT)
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members independently, with an optimiser at rest."""
         members = self.new_members(task, seed)
         slots = dict(self.make_optimizer().init(members.params, task.allocator))
+        if task.prior is not None and task.prior.differs_by_member:
+            own = task.prior.member_factors(self.num_members, seeds.generator(seed, "priors of members"))
+            slots[PRIOR_SLOT] = {"factor": own}
         if self.anchored:
             slots |= _anchors(self, task, seed)
         return State(members, slots)
@@ -98,8 +117,8 @@ class GradientMethod(Method):
         if self.anchored:
             batch = _with_target_noise(batch, state.slots.get("target_noise"))
         values, gradients = self.likelihood_gradients(state.members, batch, context)
-        center = state.slots.get("anchor")
-        return context.task.log_joint_gradient(gradients, state.members.params, center), {"loss": -values}
+        center, factor = state.slots.get("anchor"), prior_factor(state)
+        return context.task.log_joint_gradient(gradients, state.members.params, center, factor), {"loss": -values}
 
     def likelihood_gradients(self, members: Members, batch: Batch, context: Context) -> tuple[Tensor, Leaves]:
         """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
@@ -121,6 +140,12 @@ class GradientMethod(Method):
         rate, fits = context.number(self, "learning_rate"), context.executor.fits
         self.make_optimizer().update(state.members.params, direction, state.slots, rate, fits)
         return state
+
+
+def prior_factor(state: State) -> float | Tensor:
+    """What the prior's gradient is multiplied by: 1, or `(member,)` where the prior differs by member."""
+    slot = state.slots.get(PRIOR_SLOT)
+    return 1.0 if slot is None else slot["factor"]
 
 
 def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Members:
@@ -152,7 +177,7 @@ def _anchors(method: GradientMethod, task: BoundTask, seed: int) -> dict[str, Le
         raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
     if task.mixed:
         raise SettingError("anchored=True needs one architecture for all members, the task has several")
-    spread = task.temperature**0.5
+    spread = (task.temperature / task.prior_weight) ** 0.5
 
     def generators(name: str) -> list[torch.Generator]:
         return [seeds.generator(seed, "member", i, name) for i in range(method.num_members)]

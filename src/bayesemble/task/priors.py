@@ -10,16 +10,20 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import SettingError
-from bayesemble.core.settings import setting, validate
+from bayesemble.core.settings import require, setting, validate
 from bayesemble.core.types import Leaves
 
 Scale = float | dict[str, float]
 """One number for all leaves, or name patterns such as `{"head.*": 0.1, "*": 1.0}`; the first match counts."""
 
+Range = tuple[float, float]
+"""The lowest and the highest of numbers that are drawn, one for each member."""
+
 Shapes = dict[str, tuple[int, ...]]
 
 _SCALING_HELP = '"fan_in" divides the scale of every weight matrix or kernel by sqrt(fan-in)'
 _SCALINGS = ("none", "fan_in")
+_LARGEST_WEIGHT_OF_VAGUE_PRIOR = 1 / 3
 
 
 class Prior(ABC):
@@ -28,6 +32,29 @@ class Prior(ABC):
     scaling: str
     stated: ClassVar[bool] = True
     """Whether somebody believes in it. Members that repel one another spread as wide as a stated prior says."""
+
+    def weight(self, num_data: int, num_parameters: int) -> float:
+        """What the log density counts for in the log joint."""
+        return 1.0
+
+    @property
+    def differs_by_member(self) -> bool:
+        """Whether each member has scales of its own."""
+        return False
+
+    def member_factors(self, num_members: int, generator: torch.Generator) -> Tensor:
+        """What the prior's gradient at each member is multiplied by, `(member,)`, where it differs by member."""
+        raise NotImplementedError(f"{type(self).__name__} is the same for all members")
+
+    def shared_scales(self, shapes: Shapes) -> dict[str, float]:
+        """Find the scale of each leaf, or refuse a prior that differs by member."""
+        if self.differs_by_member:
+            raise SettingError(
+                f"{self} gives each member a prior of its own, which this method or measure cannot honour: it is for "
+                "ensembles whose members stay as many as they are, such as deep_ensemble, and repulsive and svgd with "
+                "a prior over weights; use one std for all"
+            )
+        return self.scales(shapes)
 
     @abstractmethod
     def _scale(self) -> Scale: ...
@@ -65,10 +92,56 @@ class Prior(ABC):
 
 @dataclass(frozen=True)
 class NormalPrior(Prior):
-    """w ~ Normal(0, std^2): log p(w) = -w^2 / (2 std^2) - log std - log(2 pi) / 2."""
+    """w ~ Normal(0, std^2): log p(w) = -w^2 / (2 std^2) - log std - log(2 pi) / 2.
 
-    std: Scale = setting(1.0, "standard deviation, for all leaves or by name pattern", above=0)
+    Members may have priors of their own, as in hyper-deep ensembles: a pair `(low, high)` as std draws that of each
+    member log-uniformly between the two, and a list has one for each member. The list may also go beside patterns of
+    names, as `per_member`, whose numbers then multiply them; `std=[...]` is short for `std=1.0, per_member=[...]`.
+
+    Reference: Wenzel, Snoek, Tran & Jenatton (2020), "Hyperparameter ensembles for robustness and uncertainty
+    quantification"; D'Angelo & Fortuin (2021), whose members have 0.1 to 0.5.
+    """
+
+    std: Scale | Range | list[float] = setting(
+        1.0,
+        "standard deviation, for all leaves or by name pattern; (low, high): drawn for each member; a list: for each",
+        above=0,
+    )
     scaling: str = setting("none", _SCALING_HELP, choices=_SCALINGS)
+    per_member: tuple[float, ...] | None = setting(None, "factors on the std, one for each member", above=0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.std, list):
+            require(self.per_member is None, "a list as std says what per_member says: give one of the two")
+            object.__setattr__(self, "per_member", tuple(self.std))
+            object.__setattr__(self, "std", 1.0)
+        if isinstance(self.std, tuple):
+            pair = len(self.std) == 2 and self.std[0] < self.std[1]
+            require(pair, f"a tuple as std is a pair (low, high) to draw from, got {self.std}; a list has one a member")
+            require(self.per_member is None, "(low, high) as std is drawn for each member: leave per_member out")
+        require(self.per_member is None or len(self.per_member) > 0, "a std for each member is needed, got none")
+
+    @property
+    def differs_by_member(self) -> bool:
+        """Whether each member has scales of its own."""
+        return self.per_member is not None or isinstance(self.std, tuple)
+
+    def member_factors(self, num_members: int, generator: torch.Generator) -> Tensor:
+        """1 / c^2 for members whose std is c times that of `scales`, for -w / (std c)^2 is -w / std^2 times it.
+
+        The factors c are as given, or drawn log-uniformly.
+        """
+        if isinstance(self.std, tuple):
+            low, high = (math.log(end) for end in self.std)
+            drawn = low + (high - low) * torch.rand(num_members, generator=generator, dtype=torch.float64)
+            return torch.exp(-2 * drawn)
+        assert self.per_member is not None
+        require(
+            len(self.per_member) == num_members,
+            f"the prior has a std for each of {len(self.per_member)} members, the method has {num_members}",
+        )
+        return torch.tensor(self.per_member, dtype=torch.float64) ** -2
 
     @classmethod
     def from_weight_decay(cls, weight_decay: float, num_data: int) -> "NormalPrior":
@@ -94,26 +167,39 @@ class NormalPrior(Prior):
 
     def sample(self, shapes: Shapes, generator: torch.Generator, dtype: torch.dtype) -> Leaves:
         """Draw from the normal."""
-        scales, leaves = self.scales(shapes), {}
+        scales, leaves = self.shared_scales(shapes), {}
         for name, shape in shapes.items():
             leaves[name] = scales[name] * torch.randn(shape, generator=generator, dtype=dtype)
         return leaves
 
     def _scale(self) -> Scale:
-        return self.std
+        return 1.0 if isinstance(self.std, tuple | list) else self.std
 
 
 @dataclass(frozen=True)
 class VaguePrior(NormalPrior):
-    """What a task assumes if nobody states a prior: w ~ Normal(0, std^2 / fan-in), a few times wider than networks start.
+    """What a task assumes if nobody states a prior: a size at which networks of any width work, held loosely.
 
-    It holds weights at a size at which a network of any width still works, and otherwise leaves them to the data. It is
-    nobody's belief: methods that would spread members as wide as a prior says are told so (`stated`).
+    Weights of layers are Normal(0, std^2 / fan-in), about as they start by He's rule, and biases and norm layers are
+    Normal(0, 1). It is nobody's belief, and there is a term of it for every weight. In a network of more weights than
+    there are rows these terms would outweigh the data, so the log density counts for
+
+        T = min(1/3, rows / weights),   log joint = N * mean log p(y|f) + T log p(w)
+
+    which is that of a normal whose standard deviations are 1 / sqrt(T) times as large. Members that repel one another
+    have the same temperature: their posterior is p(y|w)^(1/T) p(w).
     """
 
-    std: Scale = setting(6.0, "standard deviation times sqrt(fan-in), for all leaves or by name pattern", above=0)
+    std: Scale = setting(2.0, "standard deviation times sqrt(fan-in), for all leaves or by name pattern", above=0)
     scaling: str = setting("fan_in", _SCALING_HELP, choices=_SCALINGS)
     stated = False
+
+    def weight(self, num_data: int, num_parameters: int) -> float:
+        """T, from the numbers of rows and of weights."""
+        return min(_LARGEST_WEIGHT_OF_VAGUE_PRIOR, num_data / max(num_parameters, 1))
+
+    def _scale_of(self, name: str, shape: tuple[int, ...]) -> float:
+        return super()._scale_of(name, shape) if len(shape) > 1 else 1.0
 
 
 @dataclass(frozen=True)

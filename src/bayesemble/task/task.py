@@ -153,8 +153,16 @@ class Task:
 
     @cached_property
     def scales(self) -> dict[str, float]:
-        """The prior's scale of each parameter."""
-        return {} if self.prior is None else self.prior.scales(self.shapes)
+        """The prior's scale of each parameter, for what it counts; a prior that differs by member is refused."""
+        own = {} if self.prior is None else self.prior.shared_scales(self.shapes)
+        return {name: scale / math.sqrt(self.prior_weight) for name, scale in own.items()}
+
+    @cached_property
+    def prior_weight(self) -> float:
+        """What the log density of the prior counts for: 1, or less if nobody has stated it; see `VaguePrior`."""
+        if self.prior is None or self.num_data is None:
+            return 1.0
+        return self.prior.weight(self.num_data, self.num_parameters)
 
     def bind(self, num_rows: int, inputs: Inputs) -> BoundTask:
         """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on.
@@ -329,31 +337,37 @@ class BoundTask(Task):
         log_prior = self.prior.log_prob(network_leaves(params), self.scales) if self.prior is not None else 0.0
         return self.data_factor * mean_log_likelihood + log_prior / self.temperature
 
-    def log_joint_gradient(self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None) -> Leaves:
+    def log_joint_gradient(
+        self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor = 1.0
+    ) -> Leaves:
         """Gradient of `log_joint`, from the gradient of the mean log likelihood, which it overwrites.
 
         With `center`, the prior is centred there instead of at 0, as anchored ensembles have it.
         """
         gradients = self.data_gradient(mean_log_likelihood)
-        self.add_prior_gradient(gradients, params, center)
+        self.add_prior_gradient(gradients, params, center, factor)
         return gradients
 
     def add_prior_gradient(
         self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor = 1.0
     ) -> None:
-        """Add the part of `log_joint_gradient` that comes from the prior, times a factor, in place."""
+        """Add the part of `log_joint_gradient` that comes from the prior, times a factor, or one a member; in place."""
         if self.prior is None:
             return
+        by_member = isinstance(factor, Tensor) and factor.dim() == 1
+        scales = self.prior.scales(self.shapes) if by_member else self.scales
         for name, leaf in network_leaves(params).items():
             # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = max(_BLOCK * len(leaf) // max(leaf.numel(), 1), 1)
-            wholes = (gradients[name], leaf, *([center[name]] if center else []))
-            parts = [whole.split(rows) if rows < len(leaf) else (whole,) for whole in wholes]
-            for gradient, own, *middle in zip(*parts, strict=True):
-                shifted = own - middle[0] if middle else own
-                pull = self.prior.gradient({name: shifted}, self.scales)[name]
+            rows = min(max(_BLOCK * len(leaf) // max(leaf.numel(), 1), 1), len(leaf))
+            wholes = [gradients[name], leaf, *([center[name]] if center else [])]
+            if isinstance(factor, Tensor) and by_member:
+                wholes.append(factor.to(leaf).reshape(-1, *[1] * (leaf.dim() - 1)))
+            for gradient, own, *others in zip(*[whole.split(rows) for whole in wholes], strict=True):
+                shifted = own - others[0] if center else own
+                pull = self.prior.gradient({name: shifted}, scales)[name]
                 plain = not isinstance(factor, Tensor) and factor == 1
-                gradient.add_(pull if plain else pull * factor, alpha=1 / self.temperature)
+                pull = pull if plain else pull * (others[-1] if by_member else factor)
+                gradient.add_(pull, alpha=1 / self.temperature)
 
     def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:
         """The part of `log_joint_gradient` that comes from the data: N / temperature times the gradient, in place."""

@@ -30,6 +30,7 @@ from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.repulsion.interacting import Space
+from bayesemble.methods.repulsion.kernels import Kernel, Linear
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Likelihood
@@ -275,7 +276,7 @@ def restore(
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
         ).rebind(saved, None if probe is None else probe.rows)
-        method = settings.parse(run["method"], Method, (Schedule, Space))
+        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
         Standing.from_json(run.get("progress"))

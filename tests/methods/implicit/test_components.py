@@ -13,7 +13,7 @@ def state_of(method: be.Patched) -> State:
 
 
 def test_patches_come_back_in_the_order_of_names():
-    patches = {"b": Patch("unit", 1, 1), "a": Patch("layer", 0, 0)}
+    patches = {"b": Patch("unit", 1, 1, 3, 0.0), "a": Patch("layer", 0, 0, 3, 0.0)}
     members = Members({"a": torch.zeros(1, 2)}, {}, torch.ones(1))
     state = State(members, {components.PATCHES_SLOT: {name: patch.encode() for name, patch in patches.items()}})
     assert list(components.patches_of(state)) == ["a", "b"]

@@ -12,8 +12,8 @@ from bayesemble.core.seeds import scoped
 from bayesemble.methods.implicit import mixing
 from bayesemble.methods.implicit.patches import COMPONENT_PREFIX, Patch
 
-LAYER = {"weight": Patch("layer", 0, 0), "bias": Patch("layer", 0, 0)}
-ELEMENT = {"weight": Patch("element", 0, 0), "bias": Patch("element", 0, 0)}
+LAYER = {"weight": Patch("layer", 0, 0, 3, 0.0), "bias": Patch("layer", 0, 0, 3, 0.0)}
+ELEMENT = {"weight": Patch("element", 0, 0, 3, 0.0), "bias": Patch("element", 0, 0, 3, 0.0)}
 
 
 def task(temperature: float = 1.0) -> be.Task:
@@ -33,17 +33,18 @@ def leaves(generator: torch.Generator, components: int = 3, size: float = 1.0) -
 
 
 def test_probabilities_are_equal_or_softmax_and_leave_room_for_zero():
-    equal = mixing.probabilities(LAYER, None, 2, 4, 0.2)[LAYER["weight"].key]
+    fourths = {name: patch._replace(components=4, rate=0.2) for name, patch in LAYER.items()}
+    equal = mixing.probabilities(fourths, None, 2)[LAYER["weight"].key]
     torch.testing.assert_close(equal, torch.full((2, 5), 0.2, dtype=torch.float64))
-    logits = mixing.start(LAYER, 2, 3, torch.float64)
+    logits = mixing.start(LAYER, 2, torch.float64)
     logits[LAYER["weight"].key] += torch.tensor([1.0, 2.0, 3.0])
-    found = mixing.probabilities(LAYER, logits, 2, 3, 0.0)[LAYER["weight"].key]
+    found = mixing.probabilities(LAYER, logits, 2)[LAYER["weight"].key]
     torch.testing.assert_close(found[0], torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).softmax(0))
 
 
 def test_the_data_part_is_unbiased(generator):
     """Summed over all pairs of assignments with their probabilities, it is the gradient of the expected value."""
-    patches = {"a": Patch("layer", 0, 0), "b": Patch("layer", 1, 0)}
+    patches = {"a": Patch("layer", 0, 0, 3, 0.0), "b": Patch("layer", 1, 0, 3, 0.0)}
     keys = [patch.key for patch in patches.values()]
     logits = {key: torch.randn(1, 3, generator=generator, dtype=torch.float64) for key in keys}
     value_of = torch.randn(3, 3, generator=generator, dtype=torch.float64)
@@ -69,15 +70,16 @@ def test_the_data_part_is_unbiased(generator):
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("temperature", [1.0, 0.4])
 def test_the_part_of_the_kl_is_its_gradient(generator, patches, rate, temperature):
+    patches = {name: patch._replace(rate=rate) for name, patch in patches.items()}
     own, key = leaves(generator), patches["weight"].key
     logits = torch.randn(2, 3, generator=generator, dtype=torch.float64)
 
     def negative_kl(logit: torch.Tensor) -> torch.Tensor:
-        shares = mixing.probabilities(patches, {key: logit}, 2, 3, rate)
+        shares = mixing.probabilities(patches, {key: logit}, 2)
         return -mixing.kl_divergence(own, patches, shares, task(), 0.0).sum() / temperature
 
     scores = {key: torch.zeros(2, 3, dtype=torch.float64)}
-    mixing.add_prior_gradients(scores, {key: logits}, own, patches, task(temperature), rate)
+    mixing.add_prior_gradients(scores, {key: logits}, own, patches, task(temperature))
     torch.testing.assert_close(scores[key], torch.autograd.functional.jacobian(negative_kl, logits))
 
 
@@ -110,6 +112,6 @@ def test_the_kl_of_components_far_apart_is_that_of_the_mixture(generator, patche
 
 def test_the_kl_needs_a_prior_it_knows(generator):
     flat = be.Task(lambda: nn.Linear(2, 1).double(), be.Gaussian(), None)
-    shares = mixing.probabilities(LAYER, None, 2, 3, 0.0)
+    shares = mixing.probabilities(LAYER, None, 2)
     with pytest.raises(SettingError, match="known for a NormalPrior"):
         mixing.kl_divergence(leaves(generator), LAYER, shares, flat, 0.0)

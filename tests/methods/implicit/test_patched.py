@@ -169,6 +169,61 @@ def test_mixed_assignments_by_kind_of_layer():
         quick_fit(task(), table(), replace(method, assignment={"output": "element"}))
 
 
+def test_components_and_rates_by_kind_of_layer():
+    """Patching of norm layers with dropout of dense ones: each layer draws from as many values as it was asked for."""
+    method = be.Patched(
+        select="all",
+        assignment={"norm": "layer", "not norm": "unit"},
+        components={"norm": 4, "not norm": 1},
+        rate={"norm": 0.0, "not norm": 0.3},
+    )
+    ensemble = quick_fit(task(), table(), method)
+    drawn, state = ensemble.draw(400), ensemble.state
+    assert [len(drawn.params[name].unique(dim=0)) for name in ("1.weight", "1.bias")] == [4, 4]
+    assert COMPONENT_PREFIX + "0.weight" not in state.slots["components"]
+    for name in ("0.weight", "3.weight"):
+        gone = (drawn.params[name] == 0).all(1)
+        assert abs(float(gone.double().mean()) - 0.3) < 4 * (0.21 / gone.numel()) ** 0.5
+        whole = state.members.params[name].expand_as(drawn.params[name])
+        kept = ~gone.unsqueeze(1).expand_as(whole)
+        assert torch.equal(drawn.params[name][kept], whole[kept])
+    with pytest.raises(SettingError, match=r"components says nothing of 0\.weight"):
+        quick_fit(task(), table(), replace(method, components={"norm": 4}))
+    with pytest.raises(SettingError, match=r"1\.weight and 1\.bias have the same probabilities"):
+        quick_fit(task(), table(), be.EMP(components={"*.weight": 4, "*.bias": 3}, select="norm"))
+
+
+def test_alike_components_of_each_layer_are_components_of_all():
+    by_layer = be.EMP(components={"norm": 3, "output": 3}, rate={"norm": 0.0, "output": 0.0})
+    one, other = (quick_fit(task(), table(), method) for method in (be.EMP(components=3), by_layer))
+    assert largest_difference(all_leaves(one), all_leaves(other)) == 0
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_alternating_training_moves_shared_leaves_and_components_in_turn(optimizer):
+    """Coordinate ascent: the first step is that of the shared leaves alone, the second that of the components alone."""
+    x, y = table()
+    method = be.ECMP(components=2, train="alternating", optimizer=optimizer, learning_rate=0.01)
+    bound = task().bind(48, x)
+    state = method.init(bound, 0)
+    for step in range(4):
+        before = {name: leaf.clone() for name, leaf in method._learned(state).items()}
+        whole = replace(method, train="all").init(bound, 0)
+        for name, leaf in method._learned(whole).items():
+            leaf.copy_(before[name])
+        context = Context(bound, be.Loop(), Clock(step, 4, 0))
+        replace(method, train="all").step(whole, Batch(x, y), context)
+        state, _ = method.step(state, Batch(x, y), context)
+        for name, leaf in method._learned(state).items():
+            shared = name in state.members.params and name not in state.slots["patches"]
+            if shared != (step % 2 == 0):
+                assert torch.equal(leaf, before[name])
+            elif step < 2:  # the first step of a part is that of an optimiser at rest
+                torch.testing.assert_close(leaf, method._learned(whole)[name])
+    if optimizer == "adam":
+        assert [float(state.slots[slot]["step"]) for slot in ("steps", "component_steps")] == [2, 2]
+
+
 @pytest.mark.parametrize("kind", FAMILY)
 def test_convolutions_and_embeddings(kind):
     with scoped(0):
@@ -269,6 +324,18 @@ def test_biases_of_single_elements_are_drawn_unless_something_is_left_out(rate):
         (be.DropConnect(), 0, ((2, 48),), 48),
         (be.DropConnect(components=2), 48, ((3, 48),), 48),
         (be.Dropout(rate=0.0), 0, (), 48),
+        (be.EMP(select="all", components={"output": 3, "all": 5}), 2 * 18 + 4 * 40, ((5, 1), (3, 1)), 58),
+        (
+            be.Patched(
+                select="all",
+                assignment={"output": "layer", "all": "unit"},
+                components={"output": 3, "all": 1},
+                rate={"output": 0, "all": 0.1},
+            ),
+            2 * 18,
+            ((3, 1), (2, 4)),
+            50,
+        ),
     ],
     ids=str,
 )
@@ -427,12 +494,12 @@ def test_data_of_each_member_is_trained_on_but_not_predicted_at_once():
     [
         ({"assignment": "row"}, "assignment is 'layer', 'element', 'unit', 'network' or a dict of these, got 'row'"),
         ({"assignment": {"norm": "row"}}, "assignment is .* or a dict of these, got {'norm': 'row'}"),
-        ({"components": 0}, "components is a whole number from 1, got 0"),
-        ({"rate": 1.0}, r"rate is a number in \[0, 1\), got 1.0"),
+        ({"components": 0}, "components is a whole number from 1 or a dict of whole numbers from 1, got 0"),
+        ({"rate": 1.0}, r"rate is a number in \[0, 1\) or a dict of numbers in \[0, 1\), got 1.0"),
         ({"mixing": "learned"}, "training_draws=2"),
         ({"kl": "half"}, "kl is 'exact' or 'single', got 'half'"),
         ({"statistics": "none"}, "statistics is 'shared' or 'own', got 'none'"),
-        ({"train": "nothing"}, "train is 'all' or 'components', got 'nothing'"),
+        ({"train": "nothing"}, "train is 'all', 'components' or 'alternating', got 'nothing'"),
         ({"mixing": "some"}, "mixing is 'uniform' or 'learned', got 'some'"),
         ({"draws": 0}, "draws is a whole number from 1, got 0"),
         ({"sigma": -1.0}, "sigma is a number from 0, got -1.0"),

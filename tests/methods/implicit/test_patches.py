@@ -6,6 +6,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.methods.implicit.patches import (
     COMPONENT_PREFIX,
+    Draw,
     Patch,
     assign,
     components_of,
@@ -18,16 +19,16 @@ from bayesemble.methods.implicit.patches import (
 
 
 def test_patches_survive_as_numbers():
-    for patch in (Patch("layer", 3, 0), Patch("unit", 1, 1), Patch("network", 0, 0)):
+    for patch in (Patch("layer", 3, 0, 3, 0.0), Patch("unit", 1, 1, 1, 0.3), Patch("network", 0, 0, 3, 0.0)):
         assert Patch.decode(patch.encode()) == patch
 
 
 def test_shapes_of_assignments():
     leaf = (6, 4, 3, 3)
-    assert Patch("element", 0, 0).shape(leaf) == leaf
-    assert Patch("unit", 0, 1).shape(leaf) == (1, 4, 1, 1)
-    assert Patch("layer", 0, 0).shape(leaf) == (1, 1, 1, 1)
-    assert [Patch(kind, 0, 1).count(leaf) for kind in ("element", "unit", "layer", "network")] == [216, 4, 1, 1]
+    assert Patch("element", 0, 0, 3, 0.0).shape(leaf) == leaf
+    assert Patch("unit", 0, 1, 3, 0.0).shape(leaf) == (1, 4, 1, 1)
+    assert Patch("layer", 0, 0, 3, 0.0).shape(leaf) == (1, 1, 1, 1)
+    assert [Patch(kind, 0, 1, 3, 0.0).count(leaf) for kind in ("element", "unit", "layer", "network")] == [216, 4, 1, 1]
 
 
 def units_of(layer: nn.Module, name: str = "weight") -> int | None:
@@ -35,8 +36,8 @@ def units_of(layer: nn.Module, name: str = "weight") -> int | None:
         with_head = nn.Sequential(layer, nn.Linear(2, 2))
     layers = {"0": [f"0.{name}"], "1": ["1.weight"]}
     return (
-        make_patches(with_head, layers, dict.fromkeys(["0.weight", "0.bias", "1.weight"], "unit"), with_zero=True)
-        .get(f"0.{name}", Patch("none", 0, -1))
+        make_patches(with_head, layers, dict.fromkeys(["0.weight", "0.bias", "1.weight"], Draw("unit", 1, 0.1)))
+        .get(f"0.{name}", Patch("none", 0, -1, 3, 0.0))
         .axis
     )
 
@@ -65,7 +66,7 @@ def test_units_need_weights():
         module = nn.Sequential(nn.Linear(3, 2))
     for kind in ("unit", "element"):
         with pytest.raises(SettingError, match="no selected layer has weights"):
-            make_patches(module, {"0": ["0.bias"]}, {"0.bias": kind}, with_zero=True)
+            make_patches(module, {"0": ["0.bias"]}, {"0.bias": Draw(kind, 1, 0.1)})
 
 
 @pytest.mark.parametrize("kind", ["layer", "element", "unit", "network"])
@@ -74,18 +75,18 @@ def test_a_bias_is_left_out_with_its_layer_or_network_alone(kind, with_zero):
     with scoped(0):
         module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     names = {"0": ["0.weight", "0.bias"], "1": ["1.weight", "1.bias"]}
-    found = make_patches(module, names, dict.fromkeys([*names["0"], *names["1"]], kind), with_zero=with_zero)
+    found = make_patches(module, names, dict.fromkeys([*names["0"], *names["1"]], Draw(kind, 3, 0.1 * with_zero)))
     shared = {"0.bias", "1.bias"} if kind == "unit" or (kind == "element" and with_zero) else set()
     assert {name for name, _ in module.named_parameters()} - found.keys() == shared
 
 
 PATCHES = {
-    "a.weight": Patch("layer", 0, 0),
-    "a.bias": Patch("layer", 0, 0),
-    "b.weight": Patch("element", 1, 0),
-    "c.weight": Patch("unit", 2, 1),
-    "d.weight": Patch("network", 0, 0),
-    "e.weight": Patch("network", 0, 0),
+    "a.weight": Patch("layer", 0, 0, 3, 0.0),
+    "a.bias": Patch("layer", 0, 0, 3, 0.0),
+    "b.weight": Patch("element", 1, 0, 3, 0.0),
+    "c.weight": Patch("unit", 2, 1, 3, 0.0),
+    "d.weight": Patch("network", 0, 0, 3, 0.0),
+    "e.weight": Patch("network", 0, 0, 3, 0.0),
 }
 SHAPES = {
     "a.weight": (3, 2),

@@ -99,7 +99,7 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, eve
         torch.testing.assert_close(found[i], phi / 6, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("features", ["centred", "log_probs"])
+@pytest.mark.parametrize("features", ["centred", "log_probs", "probs"])
 @pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
 def test_what_a_softmax_ignores_is_no_coordinate(kind, features):
     """Six rows of three classes are 12 coordinates: the repulsion is -J'^T R f' with R of that dimension."""
@@ -112,7 +112,8 @@ def test_what_a_softmax_ignores_is_no_coordinate(kind, features):
 
     def compared(leaves):
         outputs = functional_call(module, leaves, (x,))
-        seen = outputs.log_softmax(-1) if features == "log_probs" else outputs - outputs.mean(-1, keepdim=True)
+        kinds = {"log_probs": outputs.log_softmax, "probs": outputs.softmax}
+        seen = kinds[features](-1) if features in kinds else outputs - outputs.mean(-1, keepdim=True)
         return seen.flatten()
 
     members = [params for params, _ in state.members.split()]
@@ -213,7 +214,7 @@ def test_a_common_shift_of_all_logits_is_not_seen():
     x, y = data()
     task = be.Task(partial(nn.Linear, 4, 3, dtype=torch.float64), be.Categorical(), prior=None)
     bound = task.bind(len(x), x)
-    for features in ("auto", "centred", "log_probs"):
+    for features in ("auto", "centred", "log_probs", "probs"):
         method = be.Repulsive(**PLAIN, features=features)
         steps = []
         for shift in (0.0, 1.0):
@@ -305,7 +306,7 @@ def test_log_probs_need_classes():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"features": "softmax"}, "features is 'auto', 'outputs', 'centred' or 'log_probs', got 'softmax'"),
+        ({"features": "softmax"}, "features is 'auto', 'outputs', 'centred', 'log_probs' or 'probs', got 'softmax'"),
         ({"points": "grid"}, "points is 'batch', 'noise' or a Sampler, got 'grid'"),
         ({"noise": -0.1}, "noise is a number from 0, got -0.1"),
         ({"prior_every": 0}, "prior_every is a whole number from 1, got 0"),

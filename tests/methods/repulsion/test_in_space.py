@@ -61,7 +61,10 @@ def test_a_setting_beside_a_space_with_settings_is_refused(name):
     [
         ({"space": "output"}, "space is 'weight', 'function' or a Space, got 'output'"),
         ({"space": be.FunctionSpace}, "space is 'weight', 'function' or a Space, got"),
-        ({"features": "softmax"}, "features is 'auto', 'outputs', 'centred', 'log_probs' or None, got 'softmax'"),
+        (
+            {"features": "softmax"},
+            "features is 'auto', 'outputs', 'centred', 'log_probs', 'probs' or None, got 'softmax'",
+        ),
         ({"prior_draws": 1}, "prior_draws is a whole number from 2 or None, got 1"),
     ],
 )

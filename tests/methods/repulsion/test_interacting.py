@@ -11,6 +11,7 @@ from bayesemble.core.types import Clock
 from bayesemble.execute.optimizers import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion.interacting import products
+from bayesemble.methods.repulsion.kernels import RBF
 from helpers import all_leaves, directions, largest_difference, quick_fit, random_members, small_mlp, table
 
 METHODS = [be.Repulsive, be.Stein]
@@ -142,7 +143,10 @@ def test_products_keep_their_digits_where_members_are_large_and_close():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kernel": "linear"}, "kernel is 'rbf' or 'laplace', got 'linear'"),
+        ({"kernel": "cubic"}, "kernel is 'rbf', 'laplace', 'linear', .*, got 'cubic'"),
+        ({"kernel": "linear"}, "the linear kernel is no function of distances.*set calibrate=False"),
+        ({"kernel": RBF(), "bandwidth": 2.0}, r"bandwidth=2.0 cannot be honoured.*use RBF\(bandwidth=2.0\)"),
+        ({"kernel": "linear", "bandwidth": 2.0}, "bandwidth=2.0 cannot be honoured: the linear kernel has none"),
         ({"bandwidth": -1.0}, "bandwidth is 'median' or a number above 0, got -1.0"),
         ({"repulsion": -0.1}, "repulsion is a number from 0, got -0.1"),
         ({"anneal": "cosine"}, "anneal is 'none', 'linear', 'tanh' or 'cyclical', got 'cosine'"),
@@ -175,8 +179,18 @@ def test_the_history_has_the_forces_and_a_faint_repulsion_warns():
     row = ensemble.history[-1]
     assert len(row["driving_norm"]) == len(row["repulsion_norm"]) == 3
     assert min(row["repulsion_norm"]) > 0
+    assert row["driving"] == [1, 1, 1]
     with pytest.warns(UserWarning, match="less than a millionth of the driving force.*calibrate=True"):
         quick_fit(task(), table(), be.Repulsive(num_members=3, repulsion=1e-9))
+
+
+@pytest.mark.parametrize("space", ["weight", "function"])
+def test_the_history_has_the_factor_on_the_driving_force(space):
+    method = be.Repulsive(num_members=2, space=space, driving=0.3, anneal="linear", anneal_share=0.5)
+    ensemble = quick_fit(task(), table(48), method, epochs=4, batch_size=16)
+    factors = [method.driving_factor(Clock(step, 12, 0)) for step in range(12)]
+    means = [sum(factors[start : start + 3]) / 3 for start in range(0, 12, 3)]
+    assert [row["driving"] for row in ensemble.history] == [pytest.approx([mean] * 2, abs=1e-7) for mean in means]
 
 
 @pytest.mark.parametrize("space", ["weight", "function"])

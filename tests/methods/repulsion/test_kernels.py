@@ -7,7 +7,16 @@ import torch
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.methods.repulsion.interacting import products
-from bayesemble.methods.repulsion.kernels import KERNELS, RBF, Laplace, distances_of_gram, squared_distances
+from bayesemble.methods.repulsion.kernels import (
+    KERNELS,
+    RBF,
+    Laplace,
+    Linear,
+    OfDistances,
+    distances_of_gram,
+    resolve,
+    squared_distances,
+)
 
 over_kernels = pytest.mark.parametrize("kernel", [RBF(), Laplace(), RBF(1.7), Laplace(0.8)], ids=str)
 by_median = pytest.mark.parametrize("kernel", [RBF(), Laplace()], ids=str)
@@ -111,7 +120,7 @@ def test_by_the_median_rule_units_do_not_matter(kernel):
     torch.testing.assert_close(kernel(1000 * x + 5), kernel(x), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("cls", KERNELS.values())
+@pytest.mark.parametrize("cls", [RBF, Laplace])
 def test_a_fixed_length_is_taken_as_it_is_in_the_number_type_of_the_samples(cls):
     for dtype in (torch.float32, torch.float64):
         length = cls(2).length(torch.ones(3, 3, dtype=dtype))
@@ -131,11 +140,42 @@ def test_where_the_median_is_zero_the_length_is_the_smallest_and_nothing_is_nan(
 
 
 def test_kernels_have_names():
-    assert {name: type(cls()) for name, cls in KERNELS.items()} == {"rbf": RBF, "laplace": Laplace}
+    assert [type(resolve(name, "median")) for name in KERNELS] == [RBF, Laplace, Linear]
+    assert resolve("laplace", 2.0) == Laplace(2.0)
+    assert resolve(RBF(0.3), "median") == RBF(0.3)
+
+
+@pytest.mark.parametrize("bandwidth", ["median", 1.7])
+def test_a_function_of_squared_distances_gives_the_kernels_that_are_known(bandwidth):
+    """exp(-s / 2) is the RBF kernel under the same median rule; exp(-sqrt(s)) the Laplace kernel of the same length."""
+    x = normal(6, 3)
+    squared = squared_distances(x, x)
+    gaussian = resolve(lambda s: torch.exp(-s / 2), bandwidth)
+    assert torch.equal(gaussian.length(squared), RBF(bandwidth).length(squared))
+    length = gaussian.length(squared)
+    for own, known in ((gaussian, RBF()), (OfDistances(function=lambda s: torch.exp(-s.sqrt())), Laplace())):
+        for found, expected in zip(own.couple(squared, length), known.couple(squared, length), strict=True):
+            torch.testing.assert_close(found, expected)
+
+
+def test_a_function_that_is_no_kernel_is_refused():
+    squared = squared_distances(normal(4, 2), normal(4, 2))
+    for function, came in ((lambda s: s.sum(), r"shape \(\)"), (lambda s: 1.0, "a float"), (torch.zeros_like, "shape")):
+        with pytest.raises(SettingError, match=f"takes a tensor of squared distances.*{came}"):
+            OfDistances(function=function).couple(squared, torch.tensor(1.0))
+    with pytest.raises(SettingError, match="was not saved with the ensemble"):
+        OfDistances(function={"function": "mine"}).couple(squared, torch.tensor(1.0))
+
+
+def test_the_linear_kernel_has_products():
+    x, y = normal(3, 4), normal(5, 4, name="y")
+    torch.testing.assert_close(Linear(0.5)(x, y), x @ y.T + 0.5)
+    with pytest.raises(SettingError, match="offset is a number from 0, got -1"):
+        Linear(-1.0)
 
 
 @pytest.mark.parametrize("bandwidth", [0, -1.0, math.nan, math.inf, True, None, "mean", "1"], ids=str)
-@pytest.mark.parametrize("cls", KERNELS.values())
+@pytest.mark.parametrize("cls", [RBF, Laplace])
 def test_any_other_bandwidth_is_refused(cls, bandwidth):
     with pytest.raises(SettingError, match=f"bandwidth is 'median' or a number above 0, got {bandwidth!r}"):
         cls(bandwidth)

@@ -23,6 +23,20 @@ def test_golden_values():
     torch.testing.assert_close(phi.squeeze(1), expected, atol=1e-6, rtol=0)
 
 
+def test_with_the_linear_kernel_members_rest_with_the_mean_and_covariance_of_a_gaussian():
+    """Closed form: x . y + 1 matches first and second moments (Liu & Wang 2018), for more members than coordinates."""
+    root, x = normal(3, 3, seed=1), normal(7, 3, seed=2)
+    covariance, mean = root @ root.T + torch.eye(3), torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    white = torch.linalg.solve(torch.linalg.cholesky(torch.cov(x.T, correction=0)), (x - x.mean(0)).T)
+    x = (torch.linalg.cholesky(covariance) @ white).T + mean
+    stein = be.Stein(num_members=7, calibrate=False, kernel=be.kernels.Linear(offset=1.0))
+    for size, rests in ((1.0, True), (1.1, False)):
+        spread = mean + size * (x - mean)
+        forces = stein.forces(*products([spread], centred=False))
+        phi = forces.driving @ torch.linalg.solve(covariance, (mean - spread).T).T - forces.repelling @ spread
+        assert (phi.abs().max() < 1e-12) == rests
+
+
 def test_it_is_the_double_sum_of_the_paper():
     generator = torch.Generator().manual_seed(0)
     x, score = torch.randn(2, 6, 4, generator=generator, dtype=torch.float64)

@@ -25,6 +25,7 @@ from bayesemble.data.sources import data_fingerprint, data_stamp, load_data
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.repulsion.interacting import Space
+from bayesemble.methods.repulsion.kernels import Kernel, Linear
 from bayesemble.models import mlp
 from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.task.likelihoods import Categorical, HeteroscedasticGaussian
@@ -66,7 +67,7 @@ class RunSource:
 
     def make_method(self) -> Method:
         """The method with its settings; refused if nobody registered it."""
-        return settings.parse(self.method, Method, (Schedule, Space))
+        return settings.parse(self.method, Method, (Schedule, Space, Kernel, Linear))
 
     def task(self, split: Split) -> Task:
         """A small network for the data, with the likelihood that its targets ask for."""

@@ -14,6 +14,7 @@ from bayesemble.task.task import OF_LIKELIHOOD
 PATCHES_SLOT = "patches"  # what is drawn, and how, as numbers
 COMPONENTS_SLOT = "components"  # components but the first, (member, K - 1, ...)
 MIXING_SLOT = "mixing"  # logits of the probabilities of components, if they are learned
+COMPONENT_STEPS_SLOT = "component_steps"  # how often components were moved, if shared leaves are moved in between
 BUFFERS_SLOT = "component_buffers"  # statistics of components that are whole networks, (member, K, ...)
 
 

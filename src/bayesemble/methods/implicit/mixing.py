@@ -25,21 +25,19 @@ from bayesemble.task.priors import NormalPrior, Prior
 from bayesemble.task.task import Task
 
 
-def start(patches: Patches, num_members: int, num_components: int, dtype: torch.dtype) -> Leaves:
+def start(patches: Patches, num_members: int, dtype: torch.dtype) -> Leaves:
     """Logits of equal probabilities, by group."""
-    return {patch.key: torch.zeros(num_members, num_components, dtype=dtype) for patch in patches.values()}
+    return {patch.key: torch.zeros(num_members, patch.components, dtype=dtype) for patch in patches.values()}
 
 
-def probabilities(
-    patches: Patches, logits: Leaves | None, num_members: int, num_components: int, rate: float
-) -> Leaves:
+def probabilities(patches: Patches, logits: Leaves | None, num_members: int) -> Leaves:
     """Probabilities of each group, `(member, K)` or, with the zero component at the end, `(member, K + 1)`."""
     found = {}
-    for key in {patch.key: None for patch in patches.values()}:
-        equal = torch.full((num_members, num_components), 1 / num_components, dtype=torch.float64)
-        shares = equal if logits is None else logits[key].double().softmax(1)
-        zero = torch.full((num_members, 1), rate, dtype=torch.float64, device=shares.device)
-        found[key] = torch.cat([(1 - rate) * shares, zero], 1) if rate else shares
+    for patch in {patch.key: patch for patch in patches.values()}.values():
+        equal = torch.full((num_members, patch.components), 1 / patch.components, dtype=torch.float64)
+        shares = equal if logits is None else logits[patch.key].double().softmax(1)
+        zero = torch.full((num_members, 1), patch.rate, dtype=torch.float64, device=shares.device)
+        found[patch.key] = torch.cat([(1 - patch.rate) * shares, zero], 1) if patch.rate else shares
     return found
 
 
@@ -67,12 +65,11 @@ def _counts(logits: Leaves, patches: Patches, assigned: Leaves) -> Leaves:
     return counts
 
 
-def add_prior_gradients(
-    scores: Leaves, logits: Leaves, learned: Leaves, patches: Patches, task: Task, rate: float
-) -> None:
+def add_prior_gradients(scores: Leaves, logits: Leaves, learned: Leaves, patches: Patches, task: Task) -> None:
     """Add the gradient of the KL in the logits, for leaves and components `learned`; in place."""
     for key, logit in logits.items():
         share, group = logit.softmax(1), {name: patch for name, patch in patches.items() if patch.key == key}
+        rate = next(iter(group.values())).rate
         slope = -_num_assignments(group, learned) * ((1 - rate) * share).log()
         if task.prior is not None:
             for name in group:

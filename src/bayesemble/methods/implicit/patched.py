@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,7 @@ from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.implicit import mixing
 from bayesemble.methods.implicit.components import (
     BUFFERS_SLOT,
+    COMPONENT_STEPS_SLOT,
     COMPONENTS_SLOT,
     MIXING_SLOT,
     PATCHES_SLOT,
@@ -51,6 +53,7 @@ from bayesemble.methods.implicit.patches import (
     COMPONENT_PREFIX,
     KINDS,
     MIXING_PREFIX,
+    Draw,
     Patches,
     assign,
     components_of,
@@ -69,11 +72,15 @@ class Patched(GradientMethod):
     """The whole family: components on chosen leaves, assigned per layer, element, unit or network."""
 
     num_members: int = setting(1, "number of independently started patched networks; draws average over all", least=1)
-    components: int = setting(5, "number of learned components of each chosen leaf", least=1)
+    components: int | dict[str, int] = setting(
+        5, "number of learned components of each chosen leaf; a dict says it for each of several selections", least=1
+    )
     assignment: str | dict[str, str] = setting(
         "layer", "what shares a draw; a dict says it for each of several selections", choices=KINDS
     )
-    rate: float = setting(0.0, "probability of the component that is zero", within="[0, 1)")
+    rate: float | dict[str, float] = setting(
+        0.0, "probability of the component that is zero; a dict says it for each of several selections", within="[0, 1)"
+    )
     select: Wish = setting("norm+output", "leaves that are drawn: norm, output, input, sums of these, names, ...")
     sigma: float = setting(0.0, "standard deviation of the noise around each component", least=0)
     mixing: str = setting(
@@ -95,7 +102,11 @@ class Patched(GradientMethod):
     )
     jitter: float = setting(0.1, "noise on components that start equal, as a share of the size of their leaf", least=0)
     start: nn.Module | None = setting(None, "a trained network to start from, instead of a fresh one")
-    train: str = setting("all", "what is trained: all, or components alone", choices=("all", "components"))
+    train: str = setting(
+        "all",
+        "what is trained: all, components alone, or alternating (shared leaves at one step, components at the next)",
+        choices=("all", "components", "alternating"),
+    )
 
     independent = True
     drawn_slots = (COMPONENTS_SLOT, MIXING_SLOT, BUFFERS_SLOT, *numbered_draws.SLOTS)
@@ -111,28 +122,43 @@ class Patched(GradientMethod):
         """Every draw of a batch takes gradients of its own."""
         return super().gradients_per_step * self.training_draws
 
+    @property
+    def training_slots(self) -> tuple[str, ...]:
+        """Those of the optimiser, and the count of its steps on components."""
+        return (*super().training_slots, COMPONENT_STEPS_SLOT)
+
     def patches(self, task: Task) -> Patches:
         """Which leaves of a network are drawn, and how."""
         if task.mixed:
             raise SettingError("components are for networks of one architecture, the task has several")
         names = task.select(self.select)
-        if isinstance(self.assignment, str):
-            kinds = dict.fromkeys(names, self.assignment)
-        else:
-            chosen = {wish: task.select(wish) for wish in self.assignment}
-            kinds = {name: self.assignment[wish] for wish in reversed(chosen) for name in chosen[wish]}
-        missing = [name for name in names if name not in kinds]
-        require(not missing, f"assignment says nothing of {', '.join(missing[:5])}, which select={self.select!r} means")
-        return make_patches(task.module, layers(task.module, names), kinds, with_zero=self.rate > 0)
+        kinds, components, rates = (self._by_leaf(what, names, task) for what in ("assignment", "components", "rate"))
+        asked = {name: Draw(kinds[name], components[name], rates[name]) for name in names}
+        return make_patches(task.module, layers(task.module, names), asked)
+
+    def _by_leaf(self, what: str, names: list[str], task: Task) -> dict[str, Any]:
+        """A setting that holds for all chosen leaves, or says for several selections what it is; the first counts."""
+        value = getattr(self, what)
+        if not isinstance(value, dict):
+            return dict.fromkeys(names, value)
+        chosen = {wish: task.select(wish) for wish in value}
+        found = {name: value[wish] for wish in reversed(chosen) for name in chosen[wish]}
+        missing = [name for name in names if name not in found]
+        require(not missing, f"{what} says nothing of {', '.join(missing[:5])}, which select={self.select!r} means")
+        return found
 
     def extent(self, task: Task) -> Extent:
         """What a member has beside a plain network, and how many networks it stands for."""
         patches, shapes = self.patches(task), task.shapes
-        numbers = sum(math.prod(shapes[name]) for name in patches)
-        logits = len({patch.key for patch in patches.values()}) * self.components if self.mixing == "learned" else 0
-        choices = self.components + (self.rate > 0)
-        powers = ((choices, uniform_count(patches, shapes)),) if choices > 1 else ()
-        return Extent((self.components - 1) * numbers + logits, powers, numbers)
+        sizes = {name: math.prod(shapes[name]) for name in patches}
+        extra = sum((patch.components - 1) * sizes[name] for name, patch in patches.items())
+        if self.mixing == "learned":
+            extra += sum({patch.key: patch.components for patch in patches.values()}.values())
+        powers = []
+        for choices in sorted({patch.choices for patch in patches.values()} - {1}, reverse=True):
+            alike = {name: patch for name, patch in patches.items() if patch.choices == choices}
+            powers.append((choices, uniform_count(alike, shapes)))
+        return Extent(extra, tuple(powers), sum(sizes.values()))
 
     def kl_divergence(self, state: State, task: BoundTask) -> Tensor:
         """KL from the prior to what is drawn, `(member,)`: see `mixing.kl_divergence`."""
@@ -157,30 +183,36 @@ class Patched(GradientMethod):
         if self.start is not None:
             copy_trained(self.start, members)
         slots: dict[str, Leaves] = {PATCHES_SLOT: {name: patch.encode() for name, patch in patches.items()}}
-        if self.components > 1:
-            slots[COMPONENTS_SLOT] = self._start_components(members, patches, task, seed)
+        if others := self._start_components(members, patches, task, seed):
+            slots[COMPONENTS_SLOT] = others
         if self.mixing == "learned":
-            slots[MIXING_SLOT] = mixing.start(patches, self.num_members, self.components, task.dtype)
-        if self.assignment == "network" and self.components > 1:  # whole networks have statistics of their own
+            slots[MIXING_SLOT] = mixing.start(patches, self.num_members, task.dtype)
+        whole = next(iter(patches.values()))
+        if self.assignment == "network" and whole.components > 1:  # whole networks have statistics of their own
             own = {name: leaf for name, leaf in members.buffers.items() if name not in members.shared}
             require(
                 not (own and self.rate),
                 f"rate={self.rate} leaves whole networks out, which have no batch-norm statistics; with "
                 "assignment='network' set rate=0",
             )
-            slots[BUFFERS_SLOT] = {name: torch.stack([leaf] * self.components, 1) for name, leaf in own.items()}
-        return State(members, slots | self.make_optimizer().init(self._learned(State(members, slots)), task.allocator))
+            slots[BUFFERS_SLOT] = {name: torch.stack([leaf] * whole.components, 1) for name, leaf in own.items()}
+        slots |= self.make_optimizer().init(self._learned(State(members, slots)), task.allocator)
+        if self.train == "alternating" and "steps" in slots:  # each part has a count of its own steps
+            slots[COMPONENT_STEPS_SLOT] = {"step": torch.zeros_like(slots["steps"]["step"])}
+        return State(members, slots)
 
     def step(self, state: State, batch: Batch, context: Context) -> tuple[State, Info]:
         """Draw networks; their gradients, and the prior, move the components that they were made of."""
-        task, learned, patches = context.task, self._learned(state), patches_of(state)
+        task, patches, leaves = context.task, patches_of(state), leaves_of(state)
+        turn = context.clock.step % 2 if self.train == "alternating" else None
+        learned = self._learned(state, turn)
         slopes = {name: torch.zeros_like(leaf) for name, leaf in learned.items()}
         draws, values, owners = [], [], list(range(self.num_members))
         for number in range(self.training_draws):
             clock = replace(context.clock, seed=seeds.child(context.clock.seed, "draw", number))
             generators = [seeds.generator(seed, "assignment") for seed in clock.member_seeds(self.num_members)]
             assigned, noise = self._assign(state, patches, owners, generators)
-            networks = composed(state.members, learned, assigned, noise)
+            networks = composed(state.members, leaves, assigned, noise)
             networks = with_fixed(networks, learned, own_buffers(state, assigned, owners))
             value, found = self.likelihood_gradients(networks, batch, replace(context, clock=clock))
             keep_buffers(state, assigned, networks)
@@ -192,11 +224,14 @@ class Patched(GradientMethod):
                     slopes[name].add_(slope)
             draws.append(assigned)
             values.append(value)
-        if self.mixing == "learned":
-            slopes |= mixing.data_slopes(state.slots[MIXING_SLOT], patches, draws, values)
+        logits = {name: leaf for name, leaf in learned.items() if name.startswith(MIXING_PREFIX)}
+        if logits:
+            slopes |= mixing.data_slopes(logits, patches, draws, values)
         direction = task.data_gradient(slopes)
         self._add_prior(direction, learned, patches, task)
-        self.ascend(replace(state, members=replace(state.members, params=learned)), direction, context)
+        counted = state.slots.get(COMPONENT_STEPS_SLOT) if turn else None
+        slots = state.slots if counted is None else state.slots | {"steps": counted}
+        self.ascend(State(replace(state.members, params=learned), slots), direction, context)
         return state, {"loss": -torch.stack(values).mean(0)}
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
@@ -245,27 +280,30 @@ class Patched(GradientMethod):
         return assigned, {name: part.reshape(-1, *shapes[name]).to(params[name]) for name, part in noise.items()}
 
     def _probabilities(self, state: State, patches: Patches) -> Leaves:
-        logits, count = state.slots.get(MIXING_SLOT), state.members.num_members
-        return mixing.probabilities(patches, logits, count, self.components, self.rate)
+        return mixing.probabilities(patches, state.slots.get(MIXING_SLOT), state.members.num_members)
 
-    def _learned(self, state: State) -> Leaves:
-        """All that the optimiser moves: leaves, components and logits of their probabilities."""
+    def _learned(self, state: State, turn: int | None = None) -> Leaves:
+        """All that the optimiser moves: leaves, components and logits of their probabilities.
 
-        def is_fixed(name: str) -> bool:
-            shared = name in state.members.params and name not in state.slots[PATCHES_SLOT]
-            return self.train == "components" and shared and not name.startswith(OF_LIKELIHOOD)
-
-        return {name: leaf for name, leaf in leaves_of(state).items() if not is_fixed(name)}
+        Where they take turns, 0 is that of the shared leaves and 1 that of all others.
+        """
+        shared = {name for name in state.members.params if name not in state.slots[PATCHES_SLOT]}
+        if turn is not None:
+            return {name: leaf for name, leaf in leaves_of(state).items() if (name in shared) == (turn == 0)}
+        fixed = {name for name in shared if self.train == "components" and not name.startswith(OF_LIKELIHOOD)}
+        return {name: leaf for name, leaf in leaves_of(state).items() if name not in fixed}
 
     def _start_components(self, members: Members, patches: Patches, task: BoundTask, seed: int) -> Leaves:
         """Components but the first, which is the member itself: around it, or, if they are networks, fresh ones."""
         whole = self.assignment == "network" and self.start is None
-        numbers = range(1, self.components)
+        numbers = range(1, max(patch.components for patch in patches.values()))
         count = members.num_members
         fresh = [task.new_members(count, seeds.child(seed, "component", n)) if whole else members for n in numbers]
         others = {}
-        for name in patches:
-            parts = [network.params[name] for network in (members, *fresh)]
+        for name, patch in patches.items():
+            if patch.components == 1:
+                continue
+            parts = [network.params[name] for network in (members, *fresh[: patch.components - 1])]
             generators = [seeds.generator(seed, "member", i, "jitter", name) for i in range(count)]
             first, *rest = spread(parts, self.jitter, generators)
             others[COMPONENT_PREFIX + name] = torch.stack(rest, 1)
@@ -276,15 +314,17 @@ class Patched(GradientMethod):
         """Add the pull of the prior: shared leaves feel all of it, components as much as they are likely, or all."""
         logits = {name: leaf for name, leaf in learned.items() if name.startswith(MIXING_PREFIX)}
         if logits:
-            mixing.add_prior_gradients(scores, logits, learned, patches, task, self.rate)
+            mixing.add_prior_gradients(scores, logits, learned, patches, task)
         if task.prior is None:
             return
         shared = {name: learned[name] for name in task.shapes if name in learned and name not in patches}
         task.add_prior_gradient(scores, shared)
         for name, patch in patches.items():
-            equal = learned[name].new_full((1, self.components), 1 / self.components)
+            if name not in learned:
+                continue
+            equal = learned[name].new_full((1, patch.components), 1 / patch.components)
             share = logits[patch.key].softmax(1) if logits else equal
-            weight = ((1 - self.rate) * share if self.kl == "exact" else torch.ones_like(share)) / task.temperature
+            weight = ((1 - patch.rate) * share if self.kl == "exact" else torch.ones_like(share)) / task.temperature
             for leaf, part in ((name, weight[:, 0]), (COMPONENT_PREFIX + name, weight[:, 1:])):
                 if leaf in scores:
                     pull = task.prior.gradient({name: learned[leaf]}, task.scales)[name]
@@ -311,9 +351,9 @@ class ECMP(Patched):
 class Dropout(Patched):
     """Dropout as a distribution over weights: units that enter a layer are left out, the same ones for all rows."""
 
-    components: int = setting(1, "number of learned components of each chosen leaf", least=1)
+    components: int | dict[str, int] = setting(1, "number of learned components of each chosen leaf", least=1)
     assignment: str | dict[str, str] = setting("unit", "what shares a draw: the weights of a unit", choices=KINDS)
-    rate: float = setting(0.1, "probability that a unit is left out", within="[0, 1)")
+    rate: float | dict[str, float] = setting(0.1, "probability that a unit is left out", within="[0, 1)")
     select: Wish = setting("not norm", "layers whose units are left out")
 
 
@@ -321,11 +361,11 @@ class Dropout(Patched):
 class DropConnect(Patched):
     """DropConnect: every number of a chosen layer's weights is left out by itself; biases never are."""
 
-    components: int = setting(1, "number of learned components of each chosen leaf", least=1)
+    components: int | dict[str, int] = setting(1, "number of learned components of each chosen leaf", least=1)
     assignment: str | dict[str, str] = setting(
         "element", "what shares a draw: nothing, every number has its own", choices=KINDS
     )
-    rate: float = setting(0.1, "probability that a number is left out", within="[0, 1)")
+    rate: float | dict[str, float] = setting(0.1, "probability that a number is left out", within="[0, 1)")
     select: Wish = setting("not norm", "layers whose numbers (but biases) are left out")
 
 

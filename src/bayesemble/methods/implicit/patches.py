@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members
+from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
 from bayesemble.task.priors import Shapes
 
@@ -36,11 +37,20 @@ class Patch(NamedTuple):
     """The layer that the leaf belongs to, or 0 for the network: leaves of a group have the same probabilities."""
     axis: int
     """Axis of the units that enter the layer, in the leaf of one member."""
+    components: int
+    """How many components are learned."""
+    rate: float
+    """The probability of one more, which is zero."""
 
     @property
     def is_own(self) -> bool:
         """Whether the leaf has assignments of its own, rather than one together with others."""
         return self.kind in ("element", "unit")
+
+    @property
+    def choices(self) -> int:
+        """How many values a number of the leaf is drawn from."""
+        return self.components + (self.rate > 0)
 
     @property
     def key(self) -> str:
@@ -59,20 +69,30 @@ class Patch(NamedTuple):
 
     def encode(self) -> Tensor:
         """As numbers, for a slot of the state."""
-        return torch.tensor([KINDS.index(self.kind), self.group, self.axis])
+        numbers = [KINDS.index(self.kind), self.group, self.axis, self.components, self.rate]
+        return torch.tensor(numbers, dtype=torch.float64)
 
     @staticmethod
     def decode(numbers: Tensor) -> Patch:
         """From the numbers of `encode`."""
-        kind, group, axis = numbers.tolist()
-        return Patch(KINDS[kind], group, axis)
+        *whole, rate = numbers.tolist()
+        kind, group, axis, components = (int(number) for number in whole)
+        return Patch(KINDS[kind], group, axis, components, rate)
 
 
 Patches = dict[str, Patch]
 """Patches by the name of the leaf."""
 
 
-def make_patches(module: nn.Module, layers: dict[str, list[str]], kinds: dict[str, str], *, with_zero: bool) -> Patches:
+class Draw(NamedTuple):
+    """What is asked for of a leaf: the kind of its assignments, the number of its components and the rate of zero."""
+
+    kind: str
+    components: int
+    rate: float
+
+
+def make_patches(module: nn.Module, layers: dict[str, list[str]], asked: dict[str, Draw]) -> Patches:
     """Say how the chosen leaves are assigned.
 
     A bias is never left out by itself: where one component of single elements is zero, and where units are left out,
@@ -80,15 +100,22 @@ def make_patches(module: nn.Module, layers: dict[str, list[str]], kinds: dict[st
 
     Args:
         layers: Names of the chosen leaves of each layer.
-        with_zero: Whether one more component is zero.
+        asked: How each of them is drawn.
     """
     patches = {}
     for number, (layer, names) in enumerate(layers.items()):
         for name in names:
-            kind, leaf = kinds[name], module.get_parameter(name)
-            if not _is_never_left_out(name, leaf, kind, with_zero):
+            (kind, components, rate), leaf = asked[name], module.get_parameter(name)
+            if not _is_never_left_out(name, leaf, kind, with_zero=rate > 0):
                 axis = _axis_of_units(module.get_submodule(layer), leaf) if kind == "unit" else 0
-                patches[name] = Patch(kind, 0 if kind == "network" else number, axis)
+                patches[name] = Patch(kind, 0 if kind == "network" else number, axis, components, rate)
+    for name, patch in patches.items():
+        first = next(other for other, found in patches.items() if found.key == patch.key)
+        require(
+            patches[first][3:] == patch[3:],
+            f"{first} and {name} have the same probabilities of components, so they need as many components and the "
+            "same rate; ask for them by layer, not by single leaf, and of whole networks for one number",
+        )
     if not patches:
         raise SettingError(
             "units and single numbers of weights are left out, never biases, and no selected layer has weights; "

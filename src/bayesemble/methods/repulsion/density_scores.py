@@ -66,7 +66,13 @@ def score_matrix(
 ) -> Tensor:
     """The matrix A of an estimator, g = A x, from squared distances `(member, member)`."""
     between, coupling = kernel.couple(squared, kernel.length(squared))
-    gradients = laplacian(coupling)
+    return matrix_of(between, laplacian(coupling), estimator, eta, threshold)
+
+
+def matrix_of(
+    between: Tensor, gradients: Tensor, estimator: str, eta: float = 0.01, threshold: float | None = None
+) -> Tensor:
+    """The matrix A of an estimator from the kernel K between samples and the matrix that gives its sums G."""
     if estimator == "kde":
         return gradients / between.sum(1, keepdim=True)
     if estimator == "sge":

@@ -27,7 +27,7 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, OutputFunction, Outputs, map_tensors, tensors_of
 from bayesemble.methods.base import Context
-from bayesemble.methods.gradient import observe
+from bayesemble.methods.gradient import observe, prior_factor
 from bayesemble.methods.repulsion import density_scores, interacting
 from bayesemble.methods.repulsion.interacting import InteractingMethod, Space
 from bayesemble.methods.repulsion.samplers import Sampler
@@ -35,7 +35,7 @@ from bayesemble.task.likelihoods import Categorical
 from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 
 POINTS = ("batch", "noise")
-FEATURES = ("auto", "outputs", "centred", "log_probs")
+FEATURES = ("auto", "outputs", "centred", "log_probs", "probs")
 
 _POOL, _POOL_BUFFERS = "prior_draws", "prior_buffers"
 
@@ -94,9 +94,9 @@ class FunctionSpace(Space):
         gradients = context.executor.coupled_gradients(function, number, members, batch, random, task.allocator)
         direction = task.data_gradient(gradients)
         if not self.function_prior:
-            _add_prior_over_weights(direction, members, task, method.driven(context), number.shares)
+            _add_prior_over_weights(direction, state, task, method.driven(context), number.shares)
         state = method.ascend(interacting.keep_estimate(state, number.norms) if measure else state, direction, context)
-        return state, {"loss": number.losses} | interacting.last_norms(state)
+        return state, {"loss": number.losses} | interacting.told(state, method.driven(context))
 
     def kind_of_step(self, context: Context) -> Hashable | None:
         """Steps are on their own where points or networks are drawn at random."""
@@ -120,14 +120,18 @@ class FunctionSpace(Space):
         kind = self._kind(task)
         if kind == "centred":
             return outputs - outputs.mean(-1, keepdim=True)
+        if kind == "probs":
+            return F.softmax(outputs, -1)
         return F.log_softmax(outputs, -1) if kind == "log_probs" else outputs
 
     def _kind(self, task: BoundTask) -> str:
         logits = isinstance(task.likelihood, Categorical)
         if self.features == "auto":
             return "centred" if logits else "outputs"
-        if self.features == "log_probs" and not logits:
-            raise SettingError(f"features='log_probs' needs a Categorical likelihood, the task has {task.likelihood}")
+        if self.features in ("log_probs", "probs") and not logits:
+            raise SettingError(
+                f"features={self.features!r} needs a Categorical likelihood, the task has {task.likelihood}"
+            )
         return self.features
 
     def dependent(self, task: BoundTask, features: Tensor) -> int:
@@ -207,11 +211,13 @@ class _NumberToClimb:
         self.losses = -log_likelihood.detach()
         features = outputs["features"].flatten(1)
         positions = features.detach() if self.finished is None else torch.cat([self.finished, features.detach()])
-        gram, dim = interacting.products([positions])
+        gram, dim = interacting.products([positions], self.method.centred)
         interacting.check_finite(gram, "outputs", self.context)
         forces = self.method.forces_in(task, gram, dim - self.space.dependent(task, outputs["features"][0]))
-        pull = self.space.prior_every * _prior_score(self.prior, features.detach())
-        push = -forces.repelling[-len(features) :].to(features.dtype) @ (positions - positions[0])
+        pull = task.prior_weight * self.space.prior_every * _prior_score(self.prior, features.detach())
+        push = -forces.repelling[-len(features) :].to(features.dtype) @ (
+            positions - positions[0] if self.method.centred else positions
+        )
         drift = log_likelihood.sum()
         self.shares = None if forces.driving is None else forces.driving.to(features.dtype)
         if self.measure or self.shares is not None:
@@ -239,9 +245,10 @@ def _log_likelihoods(task: BoundTask, outputs: Outputs, batch: Batch) -> Tensor:
 
 
 def _add_prior_over_weights(
-    direction: Leaves, members: Members, task: BoundTask, factor: float | Tensor, shares: Tensor | None
+    direction: Leaves, state: State, task: BoundTask, factor: float | Tensor, shares: Tensor | None
 ) -> None:
     """Add the gradient of the prior over weights, in place; members share it as they share that of the likelihood."""
+    members, factor = state.members, factor * prior_factor(state)
     if shares is None:
         task.add_prior_gradient(direction, members.params, factor=factor)
         return

@@ -21,19 +21,18 @@ from torch import Tensor
 
 from bayesemble.core.errors import TrainingError
 from bayesemble.core.members import Members, State
-from bayesemble.core.settings import setting, validate
+from bayesemble.core.settings import require, setting, validate
 from bayesemble.core.types import Batch, Clock, Info, Leaves
 from bayesemble.execute.optimizers import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
-from bayesemble.methods.repulsion.kernels import KERNELS, Kernel
-from bayesemble.task.priors import Prior
+from bayesemble.methods.repulsion import kernels
+from bayesemble.methods.repulsion.kernels import KERNELS, Kernel, KernelLike, Linear
 from bayesemble.task.task import BoundTask
 
 ANNEALS = ("none", "linear", "tanh", "cyclical")
 
 _FAINT_SHARE_OF_DRIVING_FORCE = 1e-6
-_TEMPERATURE_UNDER_VAGUE_PRIOR = 0.1
 _LAST_ESTIMATE = "interaction"  # a slot
 PARAMETERS_OF_A_LARGE_NETWORK = 10_000
 _COORDINATES_OF_A_BLOCK = 1 << 17
@@ -51,12 +50,16 @@ class Forces(NamedTuple):
 class InteractingMethod(GradientMethod, ABC):
     """Settings that methods with interacting members have."""
 
-    kernel: str = setting("rbf", "how alike two members are, by the distance between them", choices=KERNELS)
+    kernel: KernelLike = setting(
+        "rbf",
+        "how alike two members are: a name, a kernel such as be.kernels.RBF(), or a function of squared distances",
+        choices=KERNELS,
+    )
     bandwidth: str | float = setting("median", "length of the kernel, or the median rule", choices=("median",), above=0)
     repulsion: float | str = setting(
         "auto",
-        "factor on the repulsion, the temperature of the ensemble; 0 turns it off; auto: 0.1 under the vague prior of a "
-        "task that states none, else 1",
+        "factor on the repulsion, the temperature of the ensemble; 0 turns it off; auto: 1 under a prior that was "
+        "stated, else what the vague one counts for",
         choices=("auto",),
         least=0,
     )
@@ -67,11 +70,16 @@ class InteractingMethod(GradientMethod, ABC):
     anneal: str = setting("none", "how the driving force rises from 0", choices=ANNEALS)
     anneal_share: float = setting(0.5, "share of training over which it rises", within="(0, 1]")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        fits = self.centred or not self.calibrate
+        require(fits, "the linear kernel is no function of distances, so it cannot be calibrated: set calibrate=False")
+
     @abstractmethod
     def forces(self, gram: Tensor, dim: int) -> Forces:
-        """What members do to one another, from the products of their centred positions in `dim` coordinates.
+        """What members do to one another, from the products of their positions in `dim` coordinates.
 
-        The factor on the repulsion comes later.
+        Positions are `centred`; then rows of the repelling matrix sum to zero. The factor on the repulsion comes later.
         """
 
     def forces_in(self, task: BoundTask, gram: Tensor, dim: int) -> Forces:
@@ -80,16 +88,19 @@ class InteractingMethod(GradientMethod, ABC):
         return found._replace(repelling=self.strength(task) * found.repelling)
 
     def strength(self, task: BoundTask) -> float:
-        """The factor on the repulsion.
+        """The factor on the repulsion, which is the temperature of the ensemble.
 
         At 1, members settle like draws of the posterior. That is what somebody wants who has stated a prior: in all
-        directions that the data leave open, members then spread as wide as it says. A vague prior says nothing that
-        predictions should inherit, so the ensemble is cold under it: with temperature T, open directions have the
-        variance T std^2, and all others less noise by the same factor. As published (`calibrate=False`) the factor is 1.
+        directions that the data leave open, members then spread as wide as it says. Where nobody has, the log density
+        of the vague prior counts for T, and the entropy of the members, which it is weighed against, counts for as much:
+
+            N * mean log p(y|f) + T (log p(w) + entropy)
+
+        As published (`calibrate=False`), the factor is 1.
         """
         if not isinstance(self.repulsion, str):
             return self.repulsion
-        return 1.0 if _is_stated(task.prior) or not self.calibrate else _TEMPERATURE_UNDER_VAGUE_PRIOR
+        return task.prior_weight if self.calibrate else 1.0
 
     def resolved(self, task: BoundTask) -> dict[str, str]:
         """The factor on the repulsion, if it is left to the method."""
@@ -97,15 +108,20 @@ class InteractingMethod(GradientMethod, ABC):
             return {}
         if not self.calibrate:
             why = "as published"
-        elif _is_stated(task.prior):
-            why = "a prior was stated, so members spread as wide as it says"
+        elif task.prior is None or task.prior.stated:
+            why = "as a prior was stated, members spread as wide as it says"
         else:
-            why = "no prior was stated, so the ensemble is cold"
-        return {"repulsion": f"{self.strength(task):g}: {why}"}
+            why = f"no prior was stated; there are {task.num_data:,} rows for {task.num_parameters:,} weights"
+        return {"repulsion": f"{self.strength(task):.3g}: {why}"}
 
-    def make_kernel(self) -> Kernel:
+    def make_kernel(self) -> Kernel | Linear:
         """The kernel that the settings describe."""
-        return KERNELS[self.kernel](self.bandwidth)
+        return kernels.resolve(self.kernel, self.bandwidth)
+
+    @property
+    def centred(self) -> bool:
+        """Whether only differences between members count, as for all kernels but the linear one."""
+        return not isinstance(self.make_kernel(), Linear)
 
     def driving_factor(self, clock: Clock) -> float:
         """What the gradient is multiplied by: it rises from 0 to `driving` over the first part of training.
@@ -136,10 +152,6 @@ class InteractingMethod(GradientMethod, ABC):
             return self.driving
         number = context.number(self, "driving")
         return number.to(context.task.dtype) if isinstance(number, Tensor) else number
-
-
-def _is_stated(prior: Prior | None) -> bool:
-    return prior is None or prior.stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +210,11 @@ def last_estimate(state: State) -> Leaves:
     return state.slots.get(_LAST_ESTIMATE, {})
 
 
-def last_norms(state: State) -> Info:
-    """The lengths of the forces when they were estimated last."""
-    return {name: state.slots[_LAST_ESTIMATE][name] for name in ("driving_norm", "repulsion_norm")}
+def told(state: State, factor: float | Tensor) -> Info:
+    """What the history has of each member: the factor on the driving force, as `driving` and `anneal` make it, and the
+    lengths of the forces when they were estimated last, that factor in them."""
+    norms = {name: state.slots[_LAST_ESTIMATE][name] for name in ("driving_norm", "repulsion_norm")}
+    return {"driving": torch.ones_like(norms["driving_norm"]) * factor, **norms}
 
 
 def check_finite(gram: Tensor, what: str, context: Context) -> None:
@@ -213,7 +227,7 @@ def check_finite(gram: Tensor, what: str, context: Context) -> None:
         )
 
 
-def products(leaves: list[Tensor]) -> tuple[Tensor, int]:
+def products(leaves: list[Tensor], centred: bool = True) -> tuple[Tensor, int]:
     """B = X X^T `(member, member)` of centred members, summed leaf by leaf, and the number of coordinates.
 
     Differences from the first member keep the digits that matter where members are large and close together; centring
@@ -224,9 +238,11 @@ def products(leaves: list[Tensor]) -> tuple[Tensor, int]:
         rows = leaf_rows(leaf)
         dim += rows.shape[1]
         for block in blocks(rows):
-            offsets = block - block[0]
+            offsets = block - block[0] if centred else block
             parts.append(offsets @ offsets.T)
     total = torch.stack(parts).double().sum(0)
+    if not centred:
+        return total, dim
     return total - total.mean(0) - total.mean(1, keepdim=True) + total.mean(), dim
 
 

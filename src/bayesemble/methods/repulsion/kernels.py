@@ -1,16 +1,19 @@
-"""Kernels between members: how alike two of them are, from the distance between them.
+"""Kernels between members: how alike two of them are, from the distance between them, or from their products.
 
-A kernel sees nothing but squared distances `(member, member)`, so it serves weights and functions, of any size, alike.
+A kernel sees nothing but squared distances `(member, member)`, so it serves weights and functions, of any size, alike;
+the linear one sees their products.
 """
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass
 
 import torch
 from torch import Tensor
 
-from bayesemble.core.settings import setting, validate
+from bayesemble.core.errors import SettingError
+from bayesemble.core.settings import require, setting, validate
 
 _SMALLEST_LENGTH, _SMALLEST_SHARE = 1e-6, 1e-3
 _ROUNDING = 1e-12
@@ -83,7 +86,85 @@ class Laplace(Kernel):
         return _median(squared.sqrt()) / log_count
 
 
-KERNELS: dict[str, type[Kernel]] = {"rbf": RBF, "laplace": Laplace}
+@dataclass(frozen=True)
+class OfDistances(Kernel):
+    """k = function(|x - y|^2 / length^2), for a function of one's own that takes and gives tensors elementwise.
+
+    By the median rule length^2 = median(|x - y|^2) / (2 log(n + 1)), as of the RBF kernel, which is the function
+    exp(-s / 2); bandwidth 1 hands plain squared distances to the function. The slope comes from autograd.
+    """
+
+    function: Callable[[Tensor], Tensor] = setting(
+        MISSING, "kernel of squared distances in units of the squared bandwidth", kw_only=True
+    )
+
+    def couple(self, squared: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """L = -2 function'(s) / length^2 with s = |x - y|^2 / length^2, and 0 where x = y."""
+        if not callable(self.function):
+            raise SettingError(
+                "the function that the kernel is made of was not saved with the ensemble; make the method anew to "
+                "train on"
+            )
+        with torch.enable_grad():
+            scaled = (squared / length**2).detach().requires_grad_()
+            kernel = self.function(scaled)
+            if not isinstance(kernel, Tensor) or kernel.shape != scaled.shape or not kernel.requires_grad:
+                raise SettingError(
+                    "a kernel of one's own takes a tensor of squared distances and gives one of the same shape, by "
+                    f"operations of torch that have a gradient; it gave {_called(kernel)}"
+                )
+            slope = torch.autograd.grad(kernel.sum(), scaled)[0]
+        return kernel.detach(), torch.where(squared > 0, -2 * slope / length**2, 0.0)
+
+    def _median_length(self, squared: Tensor, log_count: float) -> Tensor:
+        return (_median(squared) / (2 * log_count)).sqrt()
+
+
+@dataclass(frozen=True)
+class Linear:
+    """k = x . y + offset. No kernel of distances: it depends on where the members are, not on where they are apart.
+
+    With G_i = sum_j grad_1 k(x_i, x_j) = sum_j x_j it is what the released code of repulsive ensembles computes: all
+    members are pushed against their own sum. In SVGD, with the offset 1, members rest where their mean and covariance
+    are those of a Gaussian posterior.
+
+    Reference: Liu & Wang (2018), "Stein variational gradient descent as moment matching".
+    """
+
+    offset: float = setting(0.0, "what is added to the products", least=0)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """Kernel matrix between rows: `(n, dim)` and `(m, dim)` give `(n, m)`."""
+        return self.of_products(x @ (x if y is None else y).T)
+
+    def of_products(self, products: Tensor) -> Tensor:
+        """The kernel of products x . y."""
+        return products + self.offset
+
+
+KernelLike = str | Kernel | Linear | Callable[[Tensor], Tensor]
+"""A name of `KERNELS`, one of the classes above, or a function as `OfDistances` takes it."""
+
+KERNELS = ("rbf", "laplace", "linear")
+
+
+def resolve(kernel: KernelLike, bandwidth: str | float) -> Kernel | Linear:
+    """The kernel that settings of a method describe."""
+    given = bandwidth != "median"
+    if isinstance(kernel, Kernel | Linear):
+        name = type(kernel).__name__
+        where = f"{name}(bandwidth={bandwidth!r})" if isinstance(kernel, Kernel) else "a kernel that has one"
+        require(not given, f"bandwidth={bandwidth!r} cannot be honoured beside kernel={name}(...): use {where}")
+        return kernel
+    if kernel == "linear":
+        require(not given, f"bandwidth={bandwidth!r} cannot be honoured: the linear kernel has none; leave it out")
+        return Linear()
+    if not isinstance(kernel, str):
+        return OfDistances(bandwidth, function=kernel)
+    return (RBF if kernel == "rbf" else Laplace)(bandwidth)
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
@@ -96,6 +177,10 @@ def distances_of_gram(gram: Tensor) -> Tensor:
     squares = gram.diagonal()
     squared = squares.unsqueeze(0) + squares.unsqueeze(1) - 2 * gram
     return torch.where(squared > _ROUNDING * squared.max(), squared, 0.0).fill_diagonal_(0)
+
+
+def _called(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
 def _median(values: Tensor) -> Tensor:

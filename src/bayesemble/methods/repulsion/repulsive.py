@@ -11,6 +11,7 @@ Reference: D'Angelo & Fortuin (2021), "Repulsive deep ensembles are Bayesian". T
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bayesemble.core.members import State
@@ -22,13 +23,14 @@ from bayesemble.methods.repulsion.density_scores import (
     ESTIMATORS,
     calibrate,
     effective_dimension,
+    matrix_of,
     principal_axes,
     score_matrix,
     whitened,
 )
 from bayesemble.methods.repulsion.in_space import MethodInSpace
 from bayesemble.methods.repulsion.interacting import Forces
-from bayesemble.methods.repulsion.kernels import distances_of_gram
+from bayesemble.methods.repulsion.kernels import Linear, distances_of_gram
 from bayesemble.task.task import BoundTask
 
 
@@ -45,6 +47,7 @@ class Repulsive(MethodInSpace):
     def __post_init__(self) -> None:
         super().__post_init__()
         mismatched = self.sequential and (self.bootstrap or self.anchored)
+        require(self.centred or not self.whiten, "the linear kernel is no function of distances: leave whiten off")
         require(not mismatched, "sequential=True trains one member at a time: leave bootstrap and anchored off")
 
     @property
@@ -73,10 +76,15 @@ class Repulsive(MethodInSpace):
 
     def forces(self, gram: Tensor, dim: int) -> Forces:
         """No exchange of scores; repulsion by the estimated score of the members' own density."""
+        kernel = self.make_kernel()
+        if isinstance(kernel, Linear):
+            between = kernel.of_products(gram)
+            matrix = matrix_of(between, torch.ones_like(between), self.estimator, self.eta, self.threshold)
+            return Forces(None, matrix)
         whiten = self.calibrate if self.whiten is None else self.whiten
         own = principal_axes(gram, dim)
         inner, back = whitened(own) if whiten else (gram, None)
-        matrix = score_matrix(distances_of_gram(inner), self.estimator, self.make_kernel(), self.eta, self.threshold)
+        matrix = score_matrix(distances_of_gram(inner), self.estimator, kernel, self.eta, self.threshold)
         if back is not None:
             matrix = matrix @ back
         if self.calibrate:

@@ -32,7 +32,7 @@ from bayesemble.methods.repulsion.density_scores import (
 )
 from bayesemble.methods.repulsion.in_space import MethodInSpace
 from bayesemble.methods.repulsion.interacting import Forces
-from bayesemble.methods.repulsion.kernels import distances_of_gram
+from bayesemble.methods.repulsion.kernels import Linear, distances_of_gram
 
 _RIDGE = 1e-6
 
@@ -46,9 +46,12 @@ class Stein(MethodInSpace):
 
         L is the laplacian of the kernel, and M B^+ x, from the products B of centred members, are members times C^-1.
         """
+        kernel, count = self.make_kernel(), len(gram)
+        if isinstance(kernel, Linear):  # the gradient of k(w_j, w_i) in w_j is w_i
+            return Forces(kernel.of_products(gram) / count, -torch.eye(count).to(gram))
         axes = principal_axes(gram, dim)
         inner, back = whitened(axes) if self.calibrate else (gram, None)
-        squared, kernel, count = distances_of_gram(inner), self.make_kernel(), len(gram)
+        squared = distances_of_gram(inner)
         between, coupling = kernel.couple(squared, kernel.length(squared))
         repelling = laplacian(coupling)
         if back is not None:

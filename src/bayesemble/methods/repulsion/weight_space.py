@@ -70,7 +70,7 @@ class WeightSpace(Space):
         gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
         estimate, factor = interacting.last_estimate(state), method.driven(context)
         if self.is_due(state, context) or len(estimate["repelling"]) != all_members.num_members:
-            gram, dim = interacting.products([all_members.params[name] for name in names])
+            gram, dim = interacting.products([all_members.params[name] for name in names], method.centred)
             interacting.check_finite(gram, "weights", context)
             forces = method.forces_in(context.task, gram, dim)
             estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
@@ -78,9 +78,9 @@ class WeightSpace(Space):
             estimate |= interacting.norms(driving, forces.repelling, gram)
             interacting.watch(estimate, context)
         forces = Forces(estimate.get("driving"), estimate["repelling"])
-        combine(forces, gradients, all_members.params, names, factor)
+        combine(forces, gradients, all_members.params, names, factor, method.centred)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
-        return state, info | interacting.last_norms(state)
+        return state, info | interacting.told(state, factor)
 
     def _repelled(self, task: BoundTask, members: Members) -> list[str]:
         """Names of the leaves that members are compared by."""
@@ -97,10 +97,17 @@ def _times_wider(task: BoundTask, members: Members) -> float:
     return (wanted / max(float(sum(leaf.double().square().sum() for leaf in own.values())), 1e-300)) ** 0.5
 
 
-def combine(forces: Forces, gradients: Leaves, positions: Leaves, names: list[str], factor: float | Tensor) -> None:
+def combine(
+    forces: Forces,
+    gradients: Leaves,
+    positions: Leaves,
+    names: list[str],
+    factor: float | Tensor,
+    centred: bool = True,
+) -> None:
     """phi = driving @ (factor * gradients) - repelling @ positions, in place of the gradients.
 
-    Where there are more positions than gradients, the last ones move.
+    Where there are more positions than gradients, the last ones move. `centred` says that rows of R sum to zero.
     """
     if isinstance(factor, Tensor) or factor != 1:
         torch._foreach_mul_(list(gradients.values()), factor)
@@ -111,5 +118,5 @@ def combine(forces: Forces, gradients: Leaves, positions: Leaves, names: list[st
         rows, x = leaf_rows(gradients[name]), leaf_rows(positions[name])
         for part, block in zip(interacting.blocks(rows), interacting.blocks(x), strict=True):
             driven = part if driving is None else driving @ part
-            # Rows of R sum to zero, so that the first member can be subtracted, which keeps digits.
-            torch.addmm(driven, repelling, block - block[0], alpha=-1, out=part)
+            # Where rows of R sum to zero, the first member can be subtracted, which keeps digits.
+            torch.addmm(driven, repelling, block - block[0] if centred else block, alpha=-1, out=part)
