@@ -23,7 +23,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 _SCALING_HELP = '"fan_in" divides the scale of every weight matrix or kernel by sqrt(fan-in)'
 _SCALINGS = ("none", "fan_in")
-_LARGEST_WEIGHT_OF_VAGUE_PRIOR = 1 / 3
+_LARGEST_WEIGHT_OF_VAGUE_PRIOR = 0.1
 
 
 class Prior(ABC):
@@ -184,7 +184,7 @@ class VaguePrior(NormalPrior):
     Normal(0, 1). It is nobody's belief, and there is a term of it for every weight. In a network of more weights than
     there are rows these terms would outweigh the data, so the log density counts for
 
-        T = min(1/3, rows / weights),   log joint = N * mean log p(y|f) + T log p(w)
+        T = min(0.1, rows / weights),   log joint = N * mean log p(y|f) + T log p(w)
 
     which is that of a normal whose standard deviations are 1 / sqrt(T) times as large. Members that repel one another
     have the same temperature: their posterior is p(y|w)^(1/T) p(w).

@@ -37,6 +37,7 @@ from bayesemble.task.per_thread import PerThread
 from bayesemble.task.priors import Prior, Shapes, VaguePrior
 from bayesemble.task.recomputation import record
 from bayesemble.task.select import Wish, select
+from bayesemble.task.sizes import without_size
 
 _BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
 OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
@@ -310,8 +311,28 @@ class BoundTask(Task):
         buffers = self.new_member(seed=0)[1]
         return find_ends(self.module, self.example, lambda leaves: self.forward(leaves, buffers | leaves, self.example))
 
+    @cached_property
+    def sized(self) -> list[str]:
+        """Names of the trained parameters whose size matters, seen on the rows that `bind` kept; see `without_size`."""
+        names = select(self.module, "all")
+        if self.example is None or self.mixed:
+            return names
+        params, buffers = super().new_member(seed=0)
+
+        def run(leaves: Leaves) -> Tensor:
+            statistics = {name: buffer.clone() for name, buffer in buffers.items()}
+            return self.forward(leaves, statistics, self.example, training=True)
+
+        free = without_size(params, run)
+        return [name for name in names if name not in free]
+
     def select(self, wish: Wish) -> list[str]:
-        """Names of the trained parameters that are meant: see `select`. The network is run if that takes its ends."""
+        """Names of the trained parameters that are meant: see `select`. The network is run if that takes its ends.
+
+        "sized" are all whose size matters, which is found by a run too.
+        """
+        if wish == "sized":
+            return self.sized
         named = isinstance(wish, str) and any(word in wish for word in ("output", "input"))
         return select(self.module, wish, self.ends if named else None)
 

@@ -31,7 +31,9 @@ _TOO_WIDE = 10  # times the weights at the start
 class WeightSpace(Space):
     """Members are compared by their weights."""
 
-    select: Wish = setting("all", "weights that repel: all, norm, not norm, patterns of names ...")
+    select: Wish = setting(
+        "sized", "weights that repel: sized (not those before a batch norm), all, norm, not norm, patterns of names ..."
+    )
 
     def prepare(self, method: InteractingMethod, state: State, task: BoundTask, seed: int) -> State:
         """Warn of a prior that is much wider than the weights that the members of a large network start with.
@@ -86,7 +88,7 @@ class WeightSpace(Space):
         """Names of the leaves that members are compared by."""
         names = [name for name in task.select(self.select) if name not in members.shared]
         if not names:
-            raise SettingError(f"select={self.select!r} means only leaves that all members share; choose others")
+            raise SettingError(f"select={self.select!r} leaves none but weights that all members share; choose others")
         return names
 
 
