@@ -4,11 +4,11 @@
     python benchmarks/never_harms.py --folder DATA --problems digits,clinc     # some problems
     python benchmarks/never_harms.py --write docs/repulsion.md                 # the table, from the runs that are there
 
-DATA holds `uci/`, `fashion-mnist/`, `mnist/`, `cifar10/`, `tiny-imagenet-32/` and `clinc150/`. A tenth of the training rows
-is held out; by it, the deep ensemble takes the best of five priors on the first seed (a prior is what weight decay is).
-All methods train on the same other rows, with the same network, members, steps and Adam with cosine decay. UCI sets have
-an official split for each seed. Foreign rows of digits are those of two classes that are left out of training. "Strength
-1" is repulsion that samples the posterior of a prior N(0, 1), "as published" is uncalibrated under the same prior.
+DATA holds `uci/`, `fashion-mnist/`, `mnist/`, `cifar10/`, `tiny-imagenet-32/` and `clinc150/`. A tenth of the training
+rows is held out; by it, the deep ensemble takes the best of five priors on the first seed (a prior is what weight decay
+is). All methods train on the same other rows, with the same network, members, steps and Adam with cosine decay. UCI sets
+have an official split for each seed. Foreign rows of digits are those of two classes that are left out of training.
+"Strength 1" is repulsion that samples the posterior of a prior N(0, 1), "as published" is uncalibrated under the same.
 
 One line per run goes to the output file as it is done; a run that is there already is not repeated. Problems can be
 shared out among processes that write to the same file.
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import results
 import torch
-from images import load_images, read
+from images import load_images
 from rich.console import Console
 from rich.table import Table
 from sklearn import datasets
@@ -122,7 +122,8 @@ def cifar(folder: Path, seed: int) -> Split:
 
 
 def clinc(folder: Path, seed: int) -> Split:
-    found = read(folder / "clinc150" / "minilm_features.npz")
+    with np.load(folder / "clinc150" / "minilm_features.npz") as archive:
+        found = {name: archive[name] for name in ("train", "test", "oos_test", "y_train", "y_test")}
     x = {name: torch.as_tensor(found[name].astype(np.float32)) for name in ("train", "test", "oos_test")}
     mean, std = x["train"].mean(0), x["train"].std(0).clamp(min=1e-6)
     x = {name: (rows - mean) / std for name, rows in x.items()}
@@ -266,9 +267,9 @@ def lines(done: list[dict[str, Any]]) -> list[str]:
     above = sum(gain >= BETTER_AUROC for gain in auroc.values())
     found += [
         "",
-        f"The default against the tuned deep ensemble: NLL below it on {below} of {len(nll)} problems, above it by more "
-        f"than {WORSE_NLL} and 1 % on {', '.join(harmed) or 'none'}; AUROC above by {BETTER_AUROC} or more on {above} of "
-        f"{len(auroc)}, below by more than {WORSE_AUROC} on {', '.join(blind) or 'none'}.",
+        f"The default against the tuned deep ensemble: NLL below it on {below} of {len(nll)} problems, above it by "
+        f"more than {WORSE_NLL} and 1 % on {', '.join(harmed) or 'none'}; AUROC above by {BETTER_AUROC} or more on "
+        f"{above} of {len(auroc)}, below by more than {WORSE_AUROC} on {', '.join(blind) or 'none'}.",
     ]
     return found
 

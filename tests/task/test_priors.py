@@ -47,13 +47,22 @@ def test_the_score_is_the_gradient_of_the_log_density(prior, generator):
         torch.testing.assert_close(score, gradient)
 
 
-def test_the_vague_prior_is_normal_with_the_same_width_for_any_number_of_inputs_and_nobody_states_it():
-    scales = VaguePrior().scales(SHAPES)
-    assert scales == pytest.approx(NormalPrior(6.0, "fan_in").scales(SHAPES))
-    assert scales["conv.weight"] == pytest.approx(6 / math.sqrt(18))
+def test_the_vague_prior_has_one_width_for_any_number_of_inputs_and_nobody_states_it():
+    expected = {
+        "0.weight": 2 / math.sqrt(3),
+        "0.bias": 1.0,
+        "conv.weight": 2 / math.sqrt(18),
+        "head.weight": 2 / math.sqrt(5),
+        "scale": 1.0,
+    }
+    assert VaguePrior().scales(SHAPES) == pytest.approx(expected)
     assert not VaguePrior().stated
-    assert NormalPrior().stated
-    assert LaplacePrior().stated
+    assert all(prior.stated and prior.weight(10, 1000) == 1 for prior in (NormalPrior(), LaplacePrior()))
+
+
+@pytest.mark.parametrize(("rows", "weights", "expected"), [(50, 1000, 0.05), (100, 1000, 0.1), (5000, 1000, 0.1)])
+def test_the_vague_prior_counts_for_less_where_weights_outnumber_rows(rows, weights, expected):
+    assert VaguePrior().weight(rows, weights) == pytest.approx(expected)
 
 
 @over_priors

@@ -435,3 +435,16 @@ def test_the_gradient_of_the_prior_is_added_a_few_members_at_a_time(monkeypatch)
     monkeypatch.setattr("bayesemble.task.task._BLOCK", 20)
     assert largest_difference(added(), whole) == 0
     assert sizes == {"0.weight": [1] * 5, "0.bias": [2, 2, 1], "2.weight": [1] * 5, "2.bias": [5]}
+
+
+@pytest.mark.parametrize(("rows", "weight"), [(1000, 0.1), (4, 4 / 58)])
+def test_under_a_vague_prior_the_log_joint_is_that_of_its_density_to_the_power_of_its_weight(rows, weight):
+    x, _ = table()
+    bound = be.Task(small_mlp, be.Categorical(), be.VaguePrior(), num_data=rows).bind(48, x)
+    assert bound.prior_weight == pytest.approx(weight)
+    params = bound.new_members(2, 0).params
+    stated = be.NormalPrior({"*weight": 2.0, "*": 1.0}, "fan_in")
+    density = stated.gradient(params, stated.scales(bound.shapes))
+    found = bound.log_joint_gradient({name: torch.zeros_like(leaf) for name, leaf in params.items()}, params)
+    for name, leaf in found.items():
+        torch.testing.assert_close(leaf, weight * density[name])

@@ -15,12 +15,15 @@ _ROUNDING = 1e-2  # norm layers add a little to what they divide by
 def without_size(params: Leaves, run: Callable[[Leaves], Tensor]) -> list[str]:
     """Names of matrices and kernels that can be doubled without another output, as `run` gives it for leaves.
 
-    They are tried all at once and then by halves, as in most networks either hardly any has a size or nearly all do not.
+    They are tried all at once and then by halves, as in most networks either nearly all have a size or hardly any has.
+    Leaves of zeros, which also hide what comes before them, are filled for it.
     """
+    generator = torch.Generator().manual_seed(0)
+    filled = {name: leaf if leaf.any() else _noise(leaf, generator) for name, leaf in params.items()}
 
     def outputs(doubled: Sequence[str]) -> Tensor:
         with torch.no_grad(), seeds.TorchStream(0):
-            return run({name: leaf * _FACTOR if name in doubled else leaf for name, leaf in params.items()})
+            return run({name: leaf * _FACTOR if name in doubled else leaf for name, leaf in filled.items()})
 
     plain = outputs(())
     limit = _ROUNDING * float(plain.abs().max())
@@ -32,3 +35,8 @@ def without_size(params: Leaves, run: Callable[[Leaves], Tensor]) -> list[str]:
         return found(names[:half]) + found(names[half:]) if half else []
 
     return found([name for name, leaf in params.items() if leaf.dim() > 1])
+
+
+def _noise(leaf: Tensor, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
+    return (drawn / max(leaf[0].numel() if leaf.dim() else 1, 1) ** 0.5).to(leaf)

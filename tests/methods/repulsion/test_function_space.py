@@ -91,7 +91,8 @@ def test_a_step_is_the_explicit_jacobian_product(kind, calibrate, elsewhere, eve
             torch.autograd.grad(-nn.functional.cross_entropy(outputs, y, reduction="sum"), outputs)[0].flatten()
         )
     s = torch.stack(slopes)
-    forces = method.forces(*products([f]))
+    bound = be.Task(tiny, be.Categorical()).bind(6, x)
+    forces, pull = method.forces_in(bound, *products([f])), bound.prior_weight * pull
     drive = torch.eye(4, dtype=torch.float64) if forces.driving is None else forces.driving
     for i, params in enumerate(members):
         phi = flat_jacobian(module, params, x).T @ (driving * drive @ s)[i]
@@ -118,7 +119,7 @@ def test_what_a_softmax_ignores_is_no_coordinate(kind, features):
 
     members = [params for params, _ in state.members.split()]
     f = torch.stack([compared(params) for params in members])
-    push = -method.forces(products([f])[0], 12).repelling @ f
+    push = -0.7 * method.forces(products([f])[0], 12).repelling @ f
     slopes = [torch.cat([leaf.flatten(1) for leaf in jacrev(compared)(params).values()], 1) for params in members]
     expected = torch.stack([slope.T @ own for slope, own in zip(slopes, push, strict=True)]) / 6
     torch.testing.assert_close(found - moved(without, task, x, y)[1], expected, rtol=1e-6, atol=1e-8)

@@ -51,9 +51,9 @@ PRIORS = {"vague": be.VaguePrior(), "stated": be.NormalPrior(), "flat": None}
 @pytest.mark.parametrize(
     ("prior", "settings", "strength", "words"),
     [
-        ("vague", {}, 0.1, "0.1: no prior was stated, so the ensemble is cold"),
-        ("stated", {}, 1.0, "1: a prior was stated, so members spread as wide as it says"),
-        ("flat", {}, 1.0, "1: a prior was stated"),
+        ("vague", {}, 0.1, "0.1: no prior was stated; there are 48 rows for 58 weights"),
+        ("stated", {}, 1.0, "1: as a prior was stated, members spread as wide as it says"),
+        ("flat", {}, 1.0, "1: as a prior was stated"),
         ("vague", {"calibrate": False}, 1.0, "1: as published"),
         ("vague", {"repulsion": 0.3}, 0.3, None),
         ("stated", {"repulsion": 0.3}, 0.3, None),
@@ -148,7 +148,7 @@ def test_products_keep_their_digits_where_members_are_large_and_close():
         ({"kernel": RBF(), "bandwidth": 2.0}, r"bandwidth=2.0 cannot be honoured.*use RBF\(bandwidth=2.0\)"),
         ({"kernel": "linear", "bandwidth": 2.0}, "bandwidth=2.0 cannot be honoured: the linear kernel has none"),
         ({"bandwidth": -1.0}, "bandwidth is 'median' or a number above 0, got -1.0"),
-        ({"repulsion": -0.1}, "repulsion is a number from 0, got -0.1"),
+        ({"repulsion": -0.1}, "repulsion is a number from 0 or 'auto', got -0.1"),
         ({"anneal": "cosine"}, "anneal is 'none', 'linear', 'tanh' or 'cyclical', got 'cosine'"),
         ({"anneal_share": 0.0}, r"anneal_share is a number in \(0, 1\], got 0.0"),
         ({"driving": 0.0}, "driving is a number above 0, got 0.0"),
@@ -199,7 +199,7 @@ def test_the_driving_force_is_told_with_its_factor_and_the_warning_goes_by_it(sp
         method = be.Repulsive(num_members=3, space=space, **settings)
         return quick_fit(task(), table(), method, epochs=1, batch_size=None).history[-1]
 
-    whole, tenth = forces(), forces(driving=0.1)
+    whole, tenth = forces(repulsion=1.0), forces(repulsion=1.0, driving=0.1)
     assert tenth["driving_norm"] == pytest.approx([0.1 * norm for norm in whole["driving_norm"]], rel=1e-5)
     assert tenth["repulsion_norm"] == whole["repulsion_norm"]
     faint = 0.1 * min(drive / push for drive, push in zip(whole["driving_norm"], whole["repulsion_norm"], strict=True))

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.methods.repulsion.density_scores import effective_dimension, principal_axes
@@ -98,6 +98,8 @@ def test_calibrated_it_follows_every_change_of_units_and_axes():
 def test_the_factor_acts_on_the_repulsion_alone(calibrate, repulsion):
     x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     plain = be.Stein(num_members=5, calibrate=calibrate).forces(*products([x]))
-    found = be.Stein(num_members=5, calibrate=calibrate, repulsion=repulsion).forces(*products([x]))
+    bound = be.Task(lambda: nn.Linear(7, 1), be.Gaussian()).bind(3, torch.ones(3, 7))
+    method = be.Stein(num_members=5, calibrate=calibrate, repulsion=repulsion)
+    found = method.forces_in(bound, *products([x]))
     torch.testing.assert_close(found.repelling, repulsion * plain.repelling)
     assert torch.equal(found.driving, plain.driving)

@@ -110,7 +110,7 @@ def test_leaves_that_all_members_share_cannot_repel():
 
 
 def wide_network():
-    return torch.nn.Sequential(torch.nn.Linear(4, 1500), torch.nn.ReLU(), torch.nn.Linear(1500, 3))
+    return torch.nn.Linear(1500, 7)
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,8 @@ def wide_network():
     ids=str,
 )
 def test_a_stated_prior_that_is_far_wider_than_the_start_is_warned_of(prior, settings, warned):
-    """The weights start with a root mean square of 0.19 (the first layer) and 0.015 (the last): 0.1 in all."""
-    x, y = table()
-    bound = be.Task(wide_network, be.Categorical(), prior).bind(48, x)
+    """The weights start with a root mean square of 0.015, as each has 1500 inputs."""
+    bound = be.Task(wide_network, be.Categorical(), prior).bind(4, torch.ones(4, 1500))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         be.Repulsive(num_members=2, **settings).init(bound, 0)

@@ -92,7 +92,7 @@ class InteractingMethod(GradientMethod, ABC):
 
         At 1, members settle like draws of the posterior. That is what somebody wants who has stated a prior: in all
         directions that the data leave open, members then spread as wide as it says. Where nobody has, the log density
-        of the vague prior counts for T, and the entropy of the members, which it is weighed against, counts for as much:
+        of the vague prior counts for T, and the entropy of the members, which holds against it, counts for as much:
 
             N * mean log p(y|f) + T (log p(w) + entropy)
 

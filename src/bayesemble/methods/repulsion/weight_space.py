@@ -44,10 +44,10 @@ class WeightSpace(Space):
             ratio = _times_wider(task, state.members)
             if ratio > _TOO_WIDE and task.num_parameters > interacting.PARAMETERS_OF_A_LARGE_NETWORK:
                 warnings.warn(
-                    f"the prior {task.prior} is {ratio:.0f} times as wide as the weights that the members start with; they "
+                    f"the prior {task.prior} is {ratio:.0f} times as wide as the weights that members start with; they "
                     "repel one another until they are as wide, which may harm predictions. Leave the prior out of the "
-                    "task for the vague one, use NormalPrior(scaling='fan_in'), or say repulsion=0.1 (repulsion=1 if the "
-                    "prior is what you believe)",
+                    "task for the vague one, use NormalPrior(scaling='fan_in'), or say repulsion=0.1 (and repulsion=1 "
+                    "if the prior is what you believe)",
                     stacklevel=6,
                 )
         return state
