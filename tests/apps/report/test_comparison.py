@@ -41,7 +41,7 @@ class Cells(HTMLParser):
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("comparison")
-    tiny(folder, methods="map,deep_ensemble")
+    tiny(folder, methods="map,deep_ensemble,repulsive")
     return folder, comparison_page(folder)
 
 
@@ -81,7 +81,7 @@ def test_the_page_shows_all_parts_in_order(compared):
     parts += ["Does it know what it does not know?", "What do members add?", "agree and disagree", "Each method"]
     places = [text.index(words) for words in parts]
     assert places == sorted(places)
-    assert text.count('type="checkbox"') == 2
+    assert text.count('type="checkbox"') == 3
     assert text.count("<figure") == text.count("<figcaption>")  # each says how to read it
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
@@ -96,6 +96,8 @@ def test_each_method_is_described_by_its_own_run(compared):
         (own,) = [part for part in sections if re.search(rf"^[^>]*>\s*{label}\b", part)]
         assert re.search(rf"Networks\s+{members} averaged", own), label
         assert re.search(rf"num_members\s+{members}\s", own), label
+    (own,) = [part for part in sections if re.search(r"^[^>]*>\s*repulsive\b", part)]
+    assert re.search(r"repulsion\s+0\.\d+: no prior was stated; there are [\d,]+ rows for [\d,]+ weights", own)
 
 
 def changed(folder, to, change):
@@ -117,7 +119,7 @@ def test_failures_and_lost_runs_are_named(compared, tmp_path):
     assert f"The figures of &lt;b&gt;lost&lt;/b&gt;: its run {run} could not be opened" in text
     assert "failed: needs a &lt; b &amp; more" in text
     assert "laplace:subset=all failed: needs a &lt; b &amp; more." in text
-    assert text.count('type="checkbox"') == 3  # what failed has nothing to switch
+    assert text.count('type="checkbox"') == 4  # what failed has nothing to switch
     assert 'data-score="accuracy">' in text  # a number that is not known has no value
 
 
