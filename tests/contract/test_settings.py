@@ -80,6 +80,7 @@ OTHERS: dict[str, Any] = {
     "adversarial": 0.1,
     "learning_rate": 0.03,
     "bandwidth": 0.5,
+    "repulsion": 0.5,
     "measure_every": 3,
     "select": "output",
     "anneal": "linear",

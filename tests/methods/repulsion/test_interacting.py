@@ -148,7 +148,7 @@ def test_products_keep_their_digits_where_members_are_large_and_close():
         ({"kernel": RBF(), "bandwidth": 2.0}, r"bandwidth=2.0 cannot be honoured.*use RBF\(bandwidth=2.0\)"),
         ({"kernel": "linear", "bandwidth": 2.0}, "bandwidth=2.0 cannot be honoured: the linear kernel has none"),
         ({"bandwidth": -1.0}, "bandwidth is 'median' or a number above 0, got -1.0"),
-        ({"repulsion": -0.1}, "repulsion is a number from 0 or 'auto', got -0.1"),
+        ({"repulsion": -0.1}, "repulsion is 'auto' or a number from 0, got -0.1"),
         ({"anneal": "cosine"}, "anneal is 'none', 'linear', 'tanh' or 'cyclical', got 'cosine'"),
         ({"anneal_share": 0.0}, r"anneal_share is a number in \(0, 1\], got 0.0"),
         ({"driving": 0.0}, "driving is a number above 0, got 0.0"),

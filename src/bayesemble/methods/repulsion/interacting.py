@@ -56,7 +56,7 @@ class InteractingMethod(GradientMethod, ABC):
         choices=KERNELS,
     )
     bandwidth: str | float = setting("median", "length of the kernel, or the median rule", choices=("median",), above=0)
-    repulsion: float | str = setting(
+    repulsion: str | float = setting(
         "auto",
         "factor on the repulsion, the temperature of the ensemble; 0 turns it off; auto: 1 under a prior that was "
         "stated, else what the vague one counts for",
