@@ -40,7 +40,7 @@ def test_an_untrained_path_of_any_kind_is_the_line():
 
 def setting(model=small_mlp, num_paths=2):
     x, y = table(32)
-    task = be.Task(model, be.Categorical()).bind(32, x[:4])
+    task = be.Task(model, be.Categorical(), be.NormalPrior()).bind(32, x[:4])
     members = task.new_members(num_paths + 1, seed=3)
     first, second = members.part(0, num_paths), members.part(1, num_paths + 1)
     return task, first, curves.straight(first.params, second.params, 3), (x, y)
@@ -109,7 +109,7 @@ def test_batch_norm_uses_the_statistics_of_the_batch_and_keeps_its_own():
 
 def test_a_trained_curve_is_better_than_the_line():
     data = table(64)
-    ensemble = quick_fit(be.Task(small_mlp, be.Categorical(), be.NormalPrior()), data, be.DeepEnsemble(num_members=2), epochs=60)
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), data, be.DeepEnsemble(num_members=2), epochs=60)
     members = ensemble.state.members
     one, other = ({n: leaf[place : place + 1] for n, leaf in members.params.items()} for place in (0, 1))
     points = curves.straight(one, other, 3)
