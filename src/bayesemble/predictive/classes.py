@@ -65,8 +65,8 @@ class ClassPredictive(Predictive):
 
         (1 - sum_c q_c^2) / (1 - sum_m w_m^2), where q_c is the weight of the members that choose class c.
         """
-        votes = torch.nn.functional.one_hot(self.log_probs.argmax(-1), self.log_probs.shape[-1])
-        shares = self._average(votes.to(self.log_probs.dtype))
+        chosen = self.log_probs.argmax(-1, keepdim=True)
+        shares = self._average(torch.zeros_like(self.log_probs).scatter_(-1, chosen, 1))
         return self._per_pair((1 - shares.square().sum(-1)).clamp_min(0))
 
     @property
@@ -120,6 +120,10 @@ class ClassPredictive(Predictive):
         draws = torch.multinomial(probs.flatten(0, -2), 1, generator=generator)
         return draws.reshape(probs.shape[:-1])
 
+    def work_out(self) -> None:
+        """Average the probabilities."""
+        _ = self.probs
+
     def reduce(self) -> ClassPredictive:
         """Keep the averaged probabilities, both entropies and both measures of disagreement."""
         kept = {name: getattr(self, name) for name in ("entropy", "expected_entropy", "disagreement", "member_std")}
@@ -144,7 +148,7 @@ class ClassPredictive(Predictive):
     def _per_pair(self, values: Tensor) -> Tensor:
         """Divide by the probability that two draws are different members; 0 where all weight is on one member."""
         pairs = 1 - self.weights.square().sum().to(values.dtype)
-        return values / pairs if pairs > 1e-12 else torch.zeros_like(values)
+        return values / pairs if self._several_weigh else torch.zeros_like(values)
 
 
 def as_labels(values: Tensor, num_classes: int) -> Tensor:
