@@ -107,7 +107,7 @@ class Predictive(ABC):
 
     def work_out(self) -> None:
         """Work out, and keep, what nearly everybody asks for."""
-        return None
+        return
 
     @property
     def num_members(self) -> int:

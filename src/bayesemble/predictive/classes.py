@@ -51,7 +51,7 @@ class ClassPredictive(Predictive):
     @unless_kept
     def expected_entropy(self) -> Tensor:
         """Aleatoric uncertainty in nats, `(row,)`: sum_m w_m H[p_m]."""
-        return self._average(torch.special.entr(self.log_probs.exp()).sum(-1))
+        return self._expected_entropy(self.log_probs.exp())
 
     @property
     def mutual_information(self) -> Tensor:
@@ -78,7 +78,7 @@ class ClassPredictive(Predictive):
 
         Reference: the "model disagreement" of D'Angelo & Fortuin (2021).
         """
-        return self._per_pair(self._average((self.log_probs.exp() - self.probs).square())).sqrt().mean(-1)
+        return self._member_std(self.log_probs.exp())
 
     @property
     def aleatoric(self) -> Tensor:
@@ -126,7 +126,11 @@ class ClassPredictive(Predictive):
 
     def reduce(self) -> ClassPredictive:
         """Keep the averaged probabilities, both entropies and both measures of disagreement."""
-        kept = {name: getattr(self, name) for name in ("entropy", "expected_entropy", "disagreement", "member_std")}
+        if self.kept:
+            return self
+        members = self.log_probs.exp()
+        kept = {"entropy": self.entropy, "expected_entropy": self._expected_entropy(members)}
+        kept |= {"disagreement": self.disagreement, "member_std": self._member_std(members)}
         return ClassPredictive(torch.ones_like(self.weights[:1]), self.probs.log()[None], kept=kept)
 
     def decide(
@@ -144,6 +148,12 @@ class ClassPredictive(Predictive):
         """
         predictive, targets = validation
         return fit_threshold(predictive, targets, max_risk, measure, confidence).decide(self)
+
+    def _expected_entropy(self, members: Tensor) -> Tensor:
+        return self._average(torch.special.entr(members).sum(-1))
+
+    def _member_std(self, members: Tensor) -> Tensor:
+        return self._per_pair(self._average((members - self.probs).square_())).sqrt().mean(-1)
 
     def _per_pair(self, values: Tensor) -> Tensor:
         """Divide by the probability that two draws are different members; 0 where all weight is on one member."""

@@ -1,4 +1,4 @@
-"""Whole predictions from a record hold what they hold without one, to the last bit, and are made anew where they must."""
+"""Whole predictions from a record are those made without one, to the last bit, and are made anew where they must."""
 
 from dataclasses import dataclass, replace
 
