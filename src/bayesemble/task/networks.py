@@ -87,9 +87,9 @@ def _new_network(source: NetworkSource, start: str | None) -> nn.Module:
 
 def check_factory(source: ModelSource, made: nn.Module) -> None:
     """Refuse a factory that hands out one and the same network again and again: `made` is what `new_module` made."""
-    several = isinstance(source, list | tuple)
-    networks = made if isinstance(made, Alternatives) else (made,)
-    for one, network in zip(source if several else (source,), networks, strict=True):  # type: ignore[arg-type]
+    checked = checked_source(source)
+    sources = checked if isinstance(checked, tuple) else (checked,)
+    for one, network in zip(sources, made if isinstance(made, Alternatives) else (made,), strict=True):
         if not isinstance(one, nn.Module) and one() is network:
             raise ModelError(
                 "the model factory returns the same module each time, so all members would be one network; "
