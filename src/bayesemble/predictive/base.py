@@ -190,8 +190,6 @@ class Predictive(ABC):
     def gather(cls, parts: Iterator[Self], num_rows: int) -> Self:
         """Join predictions of the same members as they come, without holding all of them beside what they become."""
         first = next(parts)
-        if first.num_rows == num_rows:
-            return first
         names = [name for name, value in vars(first).items() if isinstance(value, Tensor) and name != "weights"]
         fields = first._member_fields()
         axes = {name: 1 if name in fields else 0 for name in names}

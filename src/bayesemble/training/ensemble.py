@@ -120,11 +120,12 @@ class Ensemble:
         num_rows = tensors_of(tensors)[0].shape[axis]
         if batch_size is None and num_rows > FEWEST_ROWS:
             batch_size = predict.rows_at_a_time
-        parts = enumerate(_split_rows(tensors, batch_size, axis))
+        parts = _split_rows(tensors, batch_size, axis)
         found = (
-            predict(part, per_member=per_member, number=number, reduced=not keep_members) for number, part in parts
+            predict(part, per_member=per_member, number=number, reduced=not keep_members)
+            for number, part in enumerate(parts)
         )
-        whole = Predictive.gather(found, num_rows)
+        whole = next(found) if len(parts) == 1 else Predictive.gather(found, num_rows)
         self._last_predictor.forget_if_large()
         return whole
 
