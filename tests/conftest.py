@@ -1,5 +1,6 @@
 """Set before torch is imported: one thread per process, and threads that wait without spinning."""
 
+import itertools
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -13,6 +14,7 @@ import torch
 
 from processor_time import ProcessorTime
 
+_NUMBERS = itertools.count()
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -31,6 +33,17 @@ def _global_random_state_is_left_alone() -> Iterator[None]:
     before = torch.get_rng_state()
     yield
     assert torch.equal(before, torch.get_rng_state()), "a test or the library moved torch's global random state"
+
+
+@pytest.fixture(scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_measured_is_known(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a file of its own for what `executor="measure"` finds."""
+    monkeypatch.setenv("BAYESEMBLE_MEASURED", str(_cache / f"{next(_NUMBERS)}.json"))
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ NumpyArray = np.ndarray[Any, Any]
 
 def as_inputs(inputs: Any, dtype: torch.dtype) -> Inputs:
     """Arrays, or tuples or mappings of arrays, as tensors; real numbers in the network's number type."""
+    if isinstance(inputs, Tensor):
+        return as_tensor(inputs, "inputs", dtype)
     if isinstance(inputs, Dataset | DataLoader):
         raise DataError(
             f"inputs must be arrays or tensors, got a {type(inputs).__name__}; take the inputs out of it, or go "
@@ -34,7 +36,7 @@ def as_tensor(values: Any, name: str, dtype: torch.dtype) -> Tensor:
     tensor = numbers(values, name)
     if tensor.dim() == 0:
         raise DataError(f"{name} must be an array with rows, got the single value {tensor.item()}")
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    return tensor.to(dtype) if tensor.dtype != dtype and tensor.is_floating_point() else tensor
 
 
 def numbers(values: Any, name: str) -> Tensor:
@@ -47,6 +49,9 @@ def numbers(values: Any, name: str) -> Tensor:
 
 def check_rows(inputs: Inputs, targets: Tensor | None, per_member: bool = False) -> None:
     """Refuse empty data, unequal lengths, and cells that are not finite."""
+    if isinstance(inputs, Tensor) and targets is None and not per_member and len(inputs):  # mostly
+        check_finite(inputs, "inputs")
+        return
     if not tensors_of(inputs):
         raise DataError("there are no inputs; a tensor, or a tuple or dict of tensors, was needed")
     named = {_input_name(inputs, key): leaf for key, leaf in _items(inputs)}

@@ -82,6 +82,11 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def cache_folder() -> Path:
+    """Where what only saves time is kept between runs, in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bayesemble"
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text, whole or not at all, in a folder that is made if it is not there."""
     make_folder(path.parent)

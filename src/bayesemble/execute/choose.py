@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from bayesemble.core.errors import ExecutionError, SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.types import Batch, Inputs, MemberFunction, map_tensors
+from bayesemble.execute import measured
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.programs import compiled
@@ -50,16 +52,22 @@ class Choice:
 
 
 def choose(
-    wish: str | Executor, task: BoundTask, state: State, batch: Batch, stepper: Stepper, steps: int = 0
+    wish: str | Executor,
+    task: BoundTask,
+    state: State,
+    batch: Batch,
+    stepper: Stepper,
+    steps: int = 0,
+    method: Any = None,
 ) -> Choice:
     """Settle on an executor: the one asked for, the rule's under "auto", the quickest under "measure".
 
-    `steps` are those that could be compiled.
+    `steps` are those that could be compiled. What is measured for a method is kept: see `execute/measured.py`.
     """
     executor = wished(wish)
     if executor is None:
         auto = wish == "auto"
-        choice = _by_rule(task, state.members, batch, steps) if auto else _fastest(task, state, batch, stepper)
+        choice = _by_rule(task, state.members, batch, steps) if auto else _quickest(task, state, batch, stepper, method)
         logger.info("executor: %s (%s)", choice.executor, choice.reason)
         return choice
     if isinstance(executor, Vmap):
@@ -159,6 +167,21 @@ def _by_rule(task: BoundTask, members: Members, batch: Batch, steps: int) -> Cho
     if isinstance(executor, Vmap) and repays_compiling(load, steps) and compiled.obstacle() is None:
         return Choice(replace(executor, steps="compiled"), f"{words}, {steps:,} steps repay compiling")
     return Choice(executor, words)
+
+
+def _quickest(task: BoundTask, state: State, batch: Batch, stepper: Stepper, method: Any) -> Choice:
+    """The quickest executor: as it was found before on this machine, or measured now."""
+    if method is None:
+        return _fastest(task, state, batch, stepper)
+    digest = measured.digest_of(task, state, batch, method)
+    known = measured.recall(digest)
+    if known is not None:
+        executor, reason = known
+        if not isinstance(executor, Vmap) or vmap_obstacle(task, state.members, batch) is None:
+            return Choice(executor, f"{reason}, in an earlier run")
+    choice = _fastest(task, state, batch, stepper)
+    measured.remember(digest, choice.executor, choice.reason)
+    return choice
 
 
 def _fastest(task: BoundTask, state: State, batch: Batch, stepper: Stepper) -> Choice:

@@ -4,7 +4,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -99,16 +99,17 @@ class Executor(ABC):
         """Values of a function for one of the parts, `(member, ...)`, where nothing is random; inputs are shared."""
 
 
-@contextmanager
-def thread_count(executor: Executor) -> Iterator[None]:
+def thread_count(executor: Executor) -> AbstractContextManager[None]:
     """Use the executor's number of threads inside the block, if it asks for one.
 
     A run may come from a larger machine, or from somebody who means harm: four threads per core are the most.
     """
     before, threads = torch.get_num_threads(), executor.threads
-    if threads is None or threads == before:
-        yield
-        return
+    return nullcontext() if threads is None or threads == before else _other_threads(threads, before)
+
+
+@contextmanager
+def _other_threads(threads: int, before: int) -> Iterator[None]:
     if threads > 1:
         most = _THREADS_PER_CORE * (os.cpu_count() or 1)
         if threads > most:

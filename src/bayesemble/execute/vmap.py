@@ -51,6 +51,8 @@ class Vmap(Executor):
     ) -> tuple[Tensor, Leaves]:
         """Values and gradients, chunk by chunk."""
         values, parts, space = [], [], _space(members, allocator)
+        if not space and self.chunk is not None and self.chunk < members.num_members:
+            space = {n: torch.empty_like(leaf) for n, leaf in members.params.items() if n not in members.shared}
         for start, stop in self._chunks(members):
             own = None if seeds is None else seeds[start:stop]
             chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
@@ -58,10 +60,16 @@ class Vmap(Executor):
             with torch.enable_grad(), random_per_member(own):
                 mapped = _vectorised(function, chunk, rows, random=own is not None)
                 value = mapped(leaves, chunk.buffers, rows.inputs, rows.targets)
-            found = zip(leaves.items(), slopes(value.sum(), list(leaves.values())), strict=True)
-            # Those of a dense layer come transposed; what follows goes through them and the leaf side by side.
-            part = {name: laid_out_like(slope, leaf) for (name, leaf), slope in found}
-            parts.append(_moved(part, space, start, stop))
+            found = list(slopes(value.sum(), list(leaves.values())))[::-1]
+            # Those of a dense layer come transposed; what follows goes through them and the leaf side by side. Each is
+            # let go of as soon as it has found its place.
+            part: Leaves = {}
+            for name, leaf in leaves.items():
+                if name in space:
+                    space[name][start:stop].copy_(found.pop())
+                else:
+                    part[name] = laid_out_like(found.pop(), leaf)
+            parts.append(part)
             values.append(value.detach())
         return torch.cat(values), _joined(parts, members.shared) | space
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
+from itertools import chain
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
@@ -100,6 +101,14 @@ class Predictive(ABC):
     def reduce(self) -> Self:
         """Forget the members and keep what was asked of them, for data sets too large to keep all outputs."""
 
+    def look_at_weights(self) -> None:
+        """Find out what depends on the weights alone; what follows is operations on tensors, the same for all rows."""
+        _ = self._all_weigh, self._several_weigh
+
+    def work_out(self) -> None:
+        """Work out, and keep, what nearly everybody asks for."""
+        return
+
     @property
     def num_members(self) -> int:
         """How many members are averaged."""
@@ -177,6 +186,31 @@ class Predictive(ABC):
         kept = {name: torch.cat([part.kept[name] for part in parts]) for name in first.kept}
         return dataclasses.replace(first, kept=kept, **joined)
 
+    @classmethod
+    def gather(cls, parts: Iterator[Self], num_rows: int) -> Self:
+        """Join predictions of the same members as they come, without holding all of them beside what they become."""
+        first = next(parts)
+        names = [name for name, value in vars(first).items() if isinstance(value, Tensor) and name != "weights"]
+        fields = first._member_fields()
+        axes = {name: 1 if name in fields else 0 for name in names}
+
+        def space(value: Tensor, axis: int) -> Tensor:
+            return value.new_empty((*value.shape[:axis], num_rows, *value.shape[axis + 1 :]))
+
+        whole = {name: space(getattr(first, name), axis) for name, axis in axes.items()}
+        kept = {name: space(value, 0) for name, value in first.kept.items()}
+        start = 0
+        for part in chain([first], parts):
+            for name, axis in axes.items():
+                whole[name].narrow(axis, start, part.num_rows).copy_(getattr(part, name))
+            for name, value in part.kept.items():
+                kept[name][start : start + len(value)] = value
+            start += part.num_rows
+        worked_out = {name: whole.pop(name) for name in names if name not in fields}
+        joined = dataclasses.replace(first, kept=kept, **whole)
+        vars(joined).update(worked_out)
+        return joined
+
     def __repr__(self) -> str:
         reduced = ", reduced" if self.kept else ""
         return f"{type(self).__name__}({self.num_members} members, {self.num_rows} rows{reduced})"
@@ -219,9 +253,20 @@ class Predictive(ABC):
 
     def _weighed(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """Weights and values of members that weigh anything: those of others may be no numbers, and 0 * NaN is NaN."""
-        chosen = self.weights > 0
         weights = self.weights.to(values.dtype)
-        return (weights, values) if chosen.all() else (weights[chosen], values[chosen])
+        if self._all_weigh:
+            return weights, values
+        chosen = self.weights > 0
+        return weights[chosen], values[chosen]
+
+    @cached_property
+    def _all_weigh(self) -> bool:
+        return bool((self.weights > 0).all())
+
+    @cached_property
+    def _several_weigh(self) -> bool:
+        """Whether two draws of a member may be different ones."""
+        return bool(1 - self.weights.square().sum().to(self._any_field().dtype) > 1e-12)
 
     def _pick_members(self, num: int, generator: torch.Generator) -> Tensor:
         self.need_members("sample")

@@ -51,7 +51,7 @@ class ClassPredictive(Predictive):
     @unless_kept
     def expected_entropy(self) -> Tensor:
         """Aleatoric uncertainty in nats, `(row,)`: sum_m w_m H[p_m]."""
-        return self._average(torch.special.entr(self.log_probs.exp()).sum(-1))
+        return self._expected_entropy(self.log_probs.exp())
 
     @property
     def mutual_information(self) -> Tensor:
@@ -65,8 +65,8 @@ class ClassPredictive(Predictive):
 
         (1 - sum_c q_c^2) / (1 - sum_m w_m^2), where q_c is the weight of the members that choose class c.
         """
-        votes = torch.nn.functional.one_hot(self.log_probs.argmax(-1), self.log_probs.shape[-1])
-        shares = self._average(votes.to(self.log_probs.dtype))
+        chosen = self.log_probs.argmax(-1, keepdim=True)
+        shares = self._average(torch.zeros_like(self.log_probs).scatter_(-1, chosen, 1))
         return self._per_pair((1 - shares.square().sum(-1)).clamp_min(0))
 
     @property
@@ -78,7 +78,7 @@ class ClassPredictive(Predictive):
 
         Reference: the "model disagreement" of D'Angelo & Fortuin (2021).
         """
-        return self._per_pair(self._average((self.log_probs.exp() - self.probs).square())).sqrt().mean(-1)
+        return self._member_std(self.log_probs.exp())
 
     @property
     def aleatoric(self) -> Tensor:
@@ -120,9 +120,17 @@ class ClassPredictive(Predictive):
         draws = torch.multinomial(probs.flatten(0, -2), 1, generator=generator)
         return draws.reshape(probs.shape[:-1])
 
+    def work_out(self) -> None:
+        """Average the probabilities."""
+        _ = self.probs
+
     def reduce(self) -> ClassPredictive:
         """Keep the averaged probabilities, both entropies and both measures of disagreement."""
-        kept = {name: getattr(self, name) for name in ("entropy", "expected_entropy", "disagreement", "member_std")}
+        if self.kept:
+            return self
+        members = self.log_probs.exp()
+        kept = {"entropy": self.entropy, "expected_entropy": self._expected_entropy(members)}
+        kept |= {"disagreement": self.disagreement, "member_std": self._member_std(members)}
         return ClassPredictive(torch.ones_like(self.weights[:1]), self.probs.log()[None], kept=kept)
 
     def decide(
@@ -141,10 +149,16 @@ class ClassPredictive(Predictive):
         predictive, targets = validation
         return fit_threshold(predictive, targets, max_risk, measure, confidence).decide(self)
 
+    def _expected_entropy(self, members: Tensor) -> Tensor:
+        return self._average(torch.special.entr(members).sum(-1))
+
+    def _member_std(self, members: Tensor) -> Tensor:
+        return self._per_pair(self._average((members - self.probs).square_())).sqrt().mean(-1)
+
     def _per_pair(self, values: Tensor) -> Tensor:
         """Divide by the probability that two draws are different members; 0 where all weight is on one member."""
         pairs = 1 - self.weights.square().sum().to(values.dtype)
-        return values / pairs if pairs > 1e-12 else torch.zeros_like(values)
+        return values / pairs if self._several_weigh else torch.zeros_like(values)
 
 
 def as_labels(values: Tensor, num_classes: int) -> Tensor:

@@ -85,10 +85,12 @@ def _new_network(source: NetworkSource, start: str | None) -> nn.Module:
     return module
 
 
-def check_factory(source: ModelSource) -> None:
-    """Refuse a factory that hands out one and the same network again and again."""
-    for one in source if isinstance(source, list | tuple) else (source,):
-        if not isinstance(one, nn.Module) and one() is one():
+def check_factory(source: ModelSource, made: nn.Module) -> None:
+    """Refuse a factory that hands out one and the same network again and again: `made` is what `new_module` made."""
+    checked = checked_source(source)
+    sources = checked if isinstance(checked, tuple) else (checked,)
+    for one, network in zip(sources, made if isinstance(made, Alternatives) else (made,), strict=True):
+        if not isinstance(one, nn.Module) and one() is network:
             raise ModelError(
                 "the model factory returns the same module each time, so all members would be one network; "
                 "build a new module in it, or pass the module itself"

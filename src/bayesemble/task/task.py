@@ -97,8 +97,8 @@ class Task:
     def network(self) -> PerThread:
         """The network of every thread."""
         with seeds.scoped(0):
-            check_factory(self.model)
             module = new_module(self.model, self.start)
+            check_factory(self.model, module)
         for kept in (OF_LIKELIHOOD, OF_METHOD):
             if any(name.startswith(kept) for name in module.state_dict()):
                 raise ModelError(
@@ -276,7 +276,11 @@ class Task:
 
     def _look(self, index: int, inputs: Inputs) -> Seen:
         """Run one architecture on a few rows."""
-        params, buffers = self.new_member(seed=0, index=index)
+        if index:
+            params, buffers = self.new_member(seed=0, index=index)
+        else:  # the network that is there is one like it
+            params = {name: leaf.detach().clone() for name, leaf in self.module.named_parameters()}
+            buffers = {name: leaf.detach().clone() for name, leaf in self.module.named_buffers()}
         return look(
             called(self.module, index), inputs, lambda rows, training: self.forward(params, buffers, rows, training)
         )

@@ -114,17 +114,21 @@ class Ensemble:
         per_member = isinstance(inputs, PerMember)
         tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
         check_rows(tensors, None, per_member)
-        predict, predictions = self.predictor(num_draws, seed), []
+        predict = self.predictor(num_draws, seed)
         if per_member and not predict.networks.sampled:
             check_member_count(tensors, next(iter(predict.networks)).num_members)
         axis = 1 if per_member else 0
-        if batch_size is None and tensors_of(tensors)[0].shape[axis] > FEWEST_ROWS:
+        num_rows = tensors_of(tensors)[0].shape[axis]
+        if batch_size is None and num_rows > FEWEST_ROWS:
             batch_size = predict.rows_at_a_time
-        for number, part in enumerate(_split_rows(tensors, batch_size, axis)):
-            prediction = predict(part, per_member=per_member, number=number)
-            predictions.append(prediction if keep_members else prediction.reduce())
+        parts = _split_rows(tensors, batch_size, axis)
+        found = (
+            predict(part, per_member=per_member, number=number, reduced=not keep_members)
+            for number, part in enumerate(parts)
+        )
+        whole = next(found) if len(parts) == 1 else Predictive.gather(found, num_rows)
         self._last_predictor.forget_if_large()
-        return predictions[0] if len(predictions) == 1 else type(predictions[0]).concat(predictions)
+        return whole
 
     def predictions(self, data: Any, *, batch_size: int | None = None) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""

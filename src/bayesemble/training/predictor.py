@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import attrgetter, is_
 from typing import Any, NamedTuple
 
 import torch
@@ -18,13 +19,17 @@ from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.execute.choose import for_draws
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.programs.outputs import RecordedOutputs
+from bayesemble.execute.programs.predictions import RecordedPredictions
 from bayesemble.execute.rule import FEWEST_ROWS, PredictionLoad, prediction_load
+from bayesemble.methods import Method
 from bayesemble.predictive import Predictive
 from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 from bayesemble.training.draws import DrawnNetworks
 
 _ROWS_OF_DRAWS = 1024
 _MOST_BYTES_KEPT = 1 << 26
+_AT_LEAST_SINGLE = (torch.float32, torch.float64)
+_changes = attrgetter("_version")
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +46,9 @@ class Predictor:
     """How networks that are drawn are run, by the shapes of a row."""
     _recorded: dict[Executor, RecordedOutputs] = field(default_factory=dict, init=False, repr=False)
 
-    def __call__(self, inputs: Inputs, *, per_member: bool = False, number: int = 0) -> Predictive:
+    def __call__(
+        self, inputs: Inputs, *, per_member: bool = False, number: int = 0, reduced: bool = False
+    ) -> Predictive:
         """Predict rows in one go, `(row, ...)` or `(member, row, ...)`; `number` counts the batches of rows."""
         if per_member and self.networks.sampled:
             raise DataError(
@@ -50,7 +57,12 @@ class Predictor:
         inputs = self._moved(inputs)
         try:
             with thread_count(self._executor_of(inputs, per_member)):
-                return self._in_closed_form(inputs) or self._by_networks(inputs, per_member, number)
+                found = self._in_closed_form(inputs)
+                if found is None and self._is_alike and not per_member:
+                    predict = partial(self._by_networks, inputs, per_member, number)
+                    return self._predictions(inputs, reduced, self._network(), predict)
+                found = self._by_networks(inputs, per_member, number) if found is None else found
+                return found.reduce() if reduced else found
         except BayesembleError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
@@ -64,6 +76,20 @@ class Predictor:
             return _ROWS_OF_DRAWS
         found = self._load.rows_at_a_time
         return min(found, _ROWS_OF_DRAWS) if self.networks.sampled else found
+
+    @cached_property
+    def _is_alike(self) -> bool:
+        """Whether batches of rows are predicted by the same operations on the same networks."""
+        method = self.networks.method
+        quicker = type(method).outputs_at_once is not Method.outputs_at_once
+        return self.networks.at_hand and not method.keeps_dropout and not (self.networks.sampled and quicker)
+
+    @cached_property
+    def _predictions(self) -> RecordedPredictions:
+        def leaves() -> list[Tensor]:
+            return [leaf for part in self.networks for leaf in (*part.params.values(), *part.buffers.values())]
+
+        return RecordedPredictions(leaves, self.task.likelihood)
 
     @cached_property
     def _load(self) -> PredictionLoad | None:
@@ -151,7 +177,7 @@ class Predictor:
 
     def _moved(self, inputs: Inputs) -> Inputs:
         device = self.networks.state.members.weights.device
-        return map_tensors(lambda leaf: leaf.to(device), inputs)
+        return map_tensors(lambda leaf: leaf if leaf.device == device else leaf.to(device), inputs)
 
     def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
         return self.networks.method.member_outputs(self.networks.state, self.task, params, buffers, inputs)
@@ -159,7 +185,8 @@ class Predictor:
 
 class _Kept(NamedTuple):
     request: Any
-    marks: list[tuple[Tensor, int]]
+    leaves: list[Tensor]
+    changes: list[int]
     """The tensors of the state, and how often each had been changed in place."""
     predictor: Predictor
 
@@ -180,17 +207,14 @@ class LastPredictor:
         if kept is None or kept.request != request:
             return None
         leaves = _leaves_of(state)
-        same = len(leaves) == len(kept.marks) and all(
-            leaf is before and leaf._version == changes
-            for leaf, (before, changes) in zip(leaves, kept.marks, strict=True)
-        )
-        return kept.predictor if same else None
+        same = len(leaves) == len(kept.leaves) and all(map(is_, leaves, kept.leaves))
+        return kept.predictor if same and list(map(_changes, leaves)) == kept.changes else None
 
     def keep(self, state: State, request: Any, predictor: Predictor) -> None:
         """Keep it in place of the one before, if changes of the state can be seen."""
         leaves = _leaves_of(state)
         seen = not any(leaf.is_inference() for leaf in leaves)
-        self._kept = _Kept(request, [(leaf, leaf._version) for leaf in leaves], predictor) if seen else None
+        self._kept = _Kept(request, leaves, list(map(_changes, leaves)), predictor) if seen else None
 
     def forget_if_large(self) -> None:
         """Give back the memory of large networks, which are drawn again when they are needed again."""
@@ -203,7 +227,11 @@ class LastPredictor:
 
 
 def _leaves_of(state: State) -> list[Tensor]:
-    return [state.members.weights, *(leaf for group in state.groups().values() for leaf in group.values())]
+    members = state.members
+    leaves = [members.weights, *members.params.values(), *members.buffers.values()]
+    for slot in state.slots.values():
+        leaves += slot.values()
+    return leaves
 
 
 def _mixes_rows(network: nn.Module) -> bool:
@@ -219,4 +247,4 @@ def _without_network(members: Members) -> Members:
 
 def _at_least_single(values: Tensor) -> Tensor:
     """Probabilities and scores need more digits than half precision has, whatever the network computes in."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype in _AT_LEAST_SINGLE else values.to(torch.promote_types(values.dtype, torch.float32))

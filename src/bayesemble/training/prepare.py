@@ -235,7 +235,7 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
 
     recorded = type(method).kind_of_step is not Method.kind_of_step and not task.stochastic
     steps = plan.total_steps if recorded else 0
-    choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps)
+    choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
     arranged = choice.executor.arrange(state)
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
     return Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))

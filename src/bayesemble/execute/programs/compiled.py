@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesemble.core.errors import ExecutionError
-from bayesemble.core.files import replacing
+from bayesemble.core.files import cache_folder, replacing
 from bayesemble.execute.programs.program import Replay, slots_of, with_slots
 from bayesemble.execute.programs.recorder import Record, Slot
 
@@ -50,8 +50,7 @@ def compiled(record: Record) -> Replay:
 def folder() -> Path:
     """Where compiled programs are kept: the folder that $BAYESEMBLE_COMPILED names, or one in the user's cache."""
     given = os.environ.get(FOLDER)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(given) if given else cache / "bayesemble" / "compiled"
+    return Path(given) if given else cache_folder() / "compiled"
 
 
 def obstacle() -> str | None:

@@ -14,8 +14,7 @@ def divided(record: Record, num_common: int) -> tuple[Replay, Replay] | None:
     The first `num_common` inputs are those that all members have in common. What only these go into is in the first
     function. There is no such pair for a function that writes into its inputs or into constants.
     """
-    written = {record.memory_of(number) for operation in record.operations for number in written_by(operation)}
-    if any(record.memory_of(number) in written for number in (*range(record.num_inputs), *record.constants)):
+    if writes_outside(record):
         return None
     own = _own_operations(record, num_common)
     first = [operation for index, operation in enumerate(record.operations) if index not in own]
@@ -26,6 +25,12 @@ def divided(record: Record, num_common: int) -> tuple[Replay, Replay] | None:
     kept, inputs = sorted(made & wanted), range(record.num_inputs)
     common = _part(record, first, inputs[:num_common], kept)
     return replayed(tidy(common)), replayed(tidy(_part(record, second, [*inputs, *kept], outputs)))
+
+
+def writes_outside(record: Record) -> bool:
+    """Whether a function writes into its inputs or into constants."""
+    written = {record.memory_of(number) for operation in record.operations for number in written_by(operation)}
+    return any(record.memory_of(number) in written for number in (*range(record.num_inputs), *record.constants))
 
 
 def _own_operations(record: Record, num_common: int) -> set[int]:

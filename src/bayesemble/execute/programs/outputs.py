@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from bayesemble.core.members import Members
@@ -26,10 +24,9 @@ from bayesemble.execute.programs.alike import same
 from bayesemble.execute.programs.division import divided
 from bayesemble.execute.programs.program import Replay
 from bayesemble.execute.programs.recorder import Recorder
+from bayesemble.execute.programs.situation import Looks, Situations
 
 _MOST_PROGRAMS = 16
-_SIMPLE = (bool, int, float, str)
-_WAYS_OUT = {"numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage"}
 _BYTES_RECORDED = 1 << 26  # held while a network is recorded, of which only Python can be saved
 _BYTES_RECORDED_IN_COMMON = 1 << 28  # and of one that has work in common with others
 
@@ -57,7 +54,7 @@ class RecordedOutputs:
         self._executor, self._function, self._network = executor, function, network
         self._parts: weakref.WeakKeyDictionary[Members, list[_Part]] = weakref.WeakKeyDictionary()
         self._programs: OrderedDict[Hashable, _Program | Literal["once", "never"]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._situations = threading.Lock(), Situations()
 
     def of(self, inputs: Inputs) -> Callable[[Members], Tensor]:
         """A function that gives the outputs `(member, row, ...)` of members for these rows."""
@@ -91,19 +88,7 @@ class RecordedOutputs:
 
     def situation(self) -> Hashable:
         """What else the operations depend on; None if they are not to be recorded."""
-        return _situation(self._network())
-
-
-class _Looks(TorchFunctionMode):
-    """Sees whether the numbers of a tensor leave torch, so that what is made of them cannot be recorded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen |= getattr(func, "__name__", "") in _WAYS_OUT
-        return func(*args, **(kwargs or {}))
+        return self._situations(self._network())
 
 
 class _Rows:
@@ -121,7 +106,8 @@ class _Rows:
     @torch.no_grad()
     def outputs(self, members: Members) -> Tensor:
         """Outputs of all members, part by part."""
-        return torch.cat([self._run(part) for part in self._recorded.parts(members)])
+        found = [self._run(part) for part in self._recorded.parts(members)]
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def _run(self, part: _Part) -> Tensor:
         if self._kind is None:
@@ -151,7 +137,7 @@ class _Rows:
         """Outputs by Python code, and the program that gives the same, if there is one."""
         most_bytes = _BYTES_RECORDED_IN_COMMON if part.common else _BYTES_RECORDED
         recorder, before = Recorder([*part.common, *self._leaves, *part.own], most_bytes), self._recorded.situation()
-        with recorder, _Looks() as looks:
+        with recorder, Looks() as looks:
             outputs = self._recorded.run(part, self._inputs)
         record = recorder.finish([outputs])
         sound = record.obstacle is None and not looks.seen and self._recorded.situation() == before
@@ -181,22 +167,3 @@ def _kinds(leaves: list[Tensor]) -> tuple[Any, ...]:
 def _same(some: list[Tensor], others: list[Tensor]) -> bool:
     """Whether tensors of the same kinds are the same memory."""
     return some is others or all(a.data_ptr() == b.data_ptr() for a, b in zip(some, others, strict=True))
-
-
-def _situation(network: nn.Module) -> Hashable:
-    """What else the operations of a network depend on; None if its Python code has to run, because somebody listens.
-
-    Numbers and words that somebody puts into a layer belong to it, and so does a count that the network keeps itself.
-    """
-    if torch_module._has_any_global_hook():
-        return None
-    settings: list[Any] = []
-    layers: list[nn.Module | None] = [network]
-    for layer in layers:  # which grows meanwhile; `network.modules()` takes three times as long
-        if layer is None:
-            continue
-        layers += layer._modules.values()
-        if layer._forward_hooks or layer._forward_pre_hooks:
-            return None
-        settings += [value for value in vars(layer).values() if isinstance(value, _SIMPLE)]
-    return tuple(settings), torch.get_default_dtype(), *(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))

@@ -62,12 +62,14 @@ class Record:
 class Recorder(EagerMode):
     """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record.
 
-    All tensors are held meanwhile, up to so many bytes.
+    All tensors are held meanwhile, up to so many bytes. Tensors that are `steady` keep their numbers, and parts of them
+    may come from anywhere; whoever says so sees to it that the function does not write into them.
     """
 
-    def __init__(self, inputs: Sequence[Tensor], most_bytes: int = 1 << 26) -> None:
+    def __init__(self, inputs: Sequence[Tensor], most_bytes: int = 1 << 26, steady: Sequence[Tensor] = ()) -> None:
         super().__init__()
         self._most_bytes = most_bytes
+        self._steady = {tensor.untyped_storage()._cdata for tensor in steady}
         self.record = Record()
         self._slots: dict[int, int] = {}
         self._storages: set[int] = set()
@@ -109,7 +111,7 @@ class Recorder(EagerMode):
 
     def _slot(self, tensor: Tensor) -> Slot:
         if id(tensor) not in self._slots:
-            if tensor.untyped_storage()._cdata in self._storages:
+            if tensor.untyped_storage()._cdata in self._storages - self._steady:
                 self.give_up("a tensor came about in a way that cannot be seen")
             self.record.constants.add(self._add(tensor))
         return Slot(self._slots[id(tensor)])
