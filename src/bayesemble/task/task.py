@@ -344,7 +344,12 @@ class BoundTask(Task):
         """Add the part of `log_joint_gradient` that comes from the prior, times a factor, in place."""
         if self.prior is None:
             return
+        plain = not isinstance(factor, Tensor)
         for name, leaf in network_leaves(params).items():
+            if type(self.prior) is NormalPrior and center is None and plain:
+                # -w / std^2 in one pass.
+                gradients[name].add_(leaf, alpha=-factor / (self.temperature * self.scales[name] ** 2))
+                continue
             # A few members at a time: all at once would need memory for another copy of the leaf.
             rows = max(_BLOCK * len(leaf) // max(leaf.numel(), 1), 1)
             wholes = (gradients[name], leaf, *([center[name]] if center else []))
@@ -352,8 +357,7 @@ class BoundTask(Task):
             for gradient, own, *middle in zip(*parts, strict=True):
                 shifted = own - middle[0] if middle else own
                 pull = self.prior.gradient({name: shifted}, self.scales)[name]
-                plain = not isinstance(factor, Tensor) and factor == 1
-                gradient.add_(pull if plain else pull * factor, alpha=1 / self.temperature)
+                gradient.add_(pull if plain and factor == 1 else pull * factor, alpha=1 / self.temperature)
 
     def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:
         """The part of `log_joint_gradient` that comes from the data: N / temperature times the gradient, in place."""
