@@ -38,7 +38,6 @@ from bayesemble.task.priors import NormalPrior, Prior, Shapes
 from bayesemble.task.recomputation import record
 from bayesemble.task.select import Wish, select
 
-_BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
 OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
 OF_METHOD = "method."  # names of buffers that a method keeps for itself begin with it
 
@@ -293,6 +292,8 @@ class BoundTask(Task):
     """The network whose code is run, one for each thread."""
     allocator: Allocator = field(default=MEMORY, repr=False)
     """Where new members, what methods keep beside them and gradients are made."""
+    prior_block: int = field(default=1 << 18, repr=False)
+    """Numbers that the gradient of the prior is worked out for at a time."""
 
     @cached_property
     def ends(self) -> Ends | None:
@@ -339,25 +340,24 @@ class BoundTask(Task):
         return gradients
 
     def add_prior_gradient(
-        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor = 1.0
+        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor | None = None
     ) -> None:
-        """Add the part of `log_joint_gradient` that comes from the prior, times a factor, in place."""
+        """Add the part of `log_joint_gradient` that comes from the prior, times a factor if there is one, in place."""
         if self.prior is None:
             return
-        plain = not isinstance(factor, Tensor)
         for name, leaf in network_leaves(params).items():
-            if type(self.prior) is NormalPrior and center is None and plain:
+            if type(self.prior) is NormalPrior and center is None and factor is None:
                 # -w / std^2 in one pass.
-                gradients[name].add_(leaf, alpha=-factor / (self.temperature * self.scales[name] ** 2))
+                gradients[name].add_(leaf, alpha=-1 / (self.temperature * self.scales[name] ** 2))
                 continue
             # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = max(_BLOCK * len(leaf) // max(leaf.numel(), 1), 1)
+            rows = max(self.prior_block * len(leaf) // max(leaf.numel(), 1), 1)
             wholes = (gradients[name], leaf, *([center[name]] if center else []))
             parts = [whole.split(rows) if rows < len(leaf) else (whole,) for whole in wholes]
             for gradient, own, *middle in zip(*parts, strict=True):
                 shifted = own - middle[0] if middle else own
                 pull = self.prior.gradient({name: shifted}, self.scales)[name]
-                gradient.add_(pull if plain and factor == 1 else pull * factor, alpha=1 / self.temperature)
+                gradient.add_(pull if factor is None else pull * factor, alpha=1 / self.temperature)
 
     def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:
         """The part of `log_joint_gradient` that comes from the data: N / temperature times the gradient, in place."""
