@@ -38,6 +38,20 @@ def test_inputs_and_targets_can_be_per_member_independently():
     assert batch.targets_of(1).tolist() == [5, 6]
 
 
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("numbered", [False, True])
+def test_the_parts_of_a_batch_are_views_of_its_rows_in_turn(nested, numbered):
+    x, y, rows = torch.arange(10.0).reshape(5, 2), torch.arange(5), torch.arange(5) + 7 if numbered else None
+    first, second = Batch({"a": x, "b": (x + 1,)} if nested else x, y, rows).parts([2, 3])
+    for part, places in ((first, slice(0, 2)), (second, slice(2, 5))):
+        seen = part.inputs["a"] if nested else part.inputs
+        assert torch.equal(seen, x[places])
+        assert seen.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert not nested or torch.equal(part.inputs["b"][0], x[places] + 1)
+        assert torch.equal(part.targets, y[places])
+        assert torch.equal(part.rows, rows[places]) if numbered else part.rows is None
+
+
 def test_progress_runs_from_0_to_just_below_1():
     shares = [Clock(step, 4, seed=0).progress for step in range(4)]
     assert shares == [0, 0.25, 0.5, 0.75]

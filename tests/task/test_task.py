@@ -8,6 +8,7 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.seeds import child, scoped
+from bayesemble.task.task import BoundTask
 from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 
@@ -425,15 +426,14 @@ def test_the_gradient_of_the_prior_is_added_a_few_members_at_a_time(monkeypatch)
         sizes.setdefault(name, []).append(len(leaf))
         return gradient(self, leaves, scales)
 
-    def added() -> dict[str, torch.Tensor]:
+    def added(task: BoundTask) -> dict[str, torch.Tensor]:
         found = {name: torch.ones_like(leaf) for name, leaf in params.items()}
-        bound.add_prior_gradient(found, params, factor=0.5)
+        task.add_prior_gradient(found, params, factor=0.5)
         return found
 
-    whole = added()
+    whole = added(bound)
     monkeypatch.setattr(be.NormalPrior, "gradient", recorded)
-    monkeypatch.setattr("bayesemble.task.task._BLOCK", 20)
-    assert largest_difference(added(), whole) == 0
+    assert largest_difference(added(replace(bound, prior_block=20)), whole) == 0
     assert sizes == {"0.weight": [1] * 5, "0.bias": [2, 2, 1], "2.weight": [1] * 5, "2.bias": [5]}
 
 
@@ -448,3 +448,14 @@ def test_under_a_vague_prior_the_log_joint_is_that_of_its_density_to_the_power_o
     found = bound.log_joint_gradient({name: torch.zeros_like(leaf) for name, leaf in params.items()}, params)
     for name, leaf in found.items():
         torch.testing.assert_close(leaf, weight * density[name])
+
+
+def test_a_normal_prior_is_added_in_one_pass_to_the_numbers_of_its_gradient():
+    task = be.Task(small_mlp, be.Categorical(), prior=be.NormalPrior({"0.*": 0.3, "*": 2.0}), temperature=0.7)
+    bound = task.bind(48, table()[0])
+    params = stacked_values(bound, 3)
+    expected = {name: 1 + pull / 0.7 for name, pull in bound.prior.gradient(params, bound.scales).items()}
+    found = {name: torch.ones_like(leaf) for name, leaf in params.items()}
+    bound.add_prior_gradient(found, params)
+    for name, leaf in expected.items():
+        torch.testing.assert_close(found[name], leaf)

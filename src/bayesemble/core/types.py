@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +60,17 @@ class Batch:
         """How many rows a member sees."""
         return self.targets.shape[1 if self.targets_per_member else 0]
 
-    def part(self, start: int, stop: int) -> Batch:
-        """Views of some of the rows of a batch that all members see."""
-        inputs = map_tensors(lambda leaf: leaf[start:stop], self.inputs)
-        return Batch(inputs, self.targets[start:stop], None if self.rows is None else self.rows[start:stop])
+    def parts(self, sizes: Sequence[int]) -> Iterator[Batch]:
+        """Views of so many rows each, one after the other, of a batch that all members see."""
+        rows = [None] * len(sizes) if self.rows is None else self.rows.split(sizes)
+        inputs: Sequence[Inputs]
+        if isinstance(self.inputs, Tensor):
+            inputs = self.inputs.split(sizes)
+        else:
+            leaves, form = pytree.tree_flatten(self.inputs)
+            split = [leaf.split(sizes) for leaf in leaves]
+            inputs = [pytree.tree_unflatten(one, form) for one in zip(*split, strict=True)]
+        return map(Batch, inputs, self.targets.split(sizes), rows)
 
     def inputs_of(self, member: int) -> Inputs:
         """Give the inputs that one member sees."""

@@ -28,7 +28,6 @@ NUMBERS_OF_ONE_THREAD = 500_000  # handled at a time
 NUMBERS_PREDICTED_TOGETHER = 1 << 21
 FEWEST_ROWS, MOST_ROWS = 16, 1 << 14  # predicted in one go
 MILLISECONDS_TO_COMPILE = 25_000
-NUMBERS_WORTH_COMPILING = 1_000_000  # of all members in a step
 REPAID = 4  # times that what compiling gains has to be, as training may stop early
 DEEP = 6  # convolutions of images; in a shallower network, those of one or three channels are slow in channels-last
 
@@ -81,10 +80,13 @@ RULE = (
 
 
 def repays_compiling(load: Load, steps: int) -> bool:
-    """Whether so many steps are worth compiling: what is gained in each is Python, of which large ones need little."""
+    """Whether so many steps are worth compiling: what is gained in each is Python, and passes through memory.
+
+    Members that are run in chunks are left alone: their program would be as many times as long.
+    """
     numbers = load.members * load.numbers
     gained = 0.2 + 0.6e-6 * numbers  # milliseconds
-    return numbers <= NUMBERS_WORTH_COMPILING and steps * gained >= REPAID * MILLISECONDS_TO_COMPILE
+    return numbers <= NUMBERS_TOGETHER and steps * gained >= REPAID * MILLISECONDS_TO_COMPILE
 
 
 def row_for(load: Load) -> Row:

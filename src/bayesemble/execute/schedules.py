@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from bayesemble.core.settings import require, setting, validate
 
@@ -97,5 +98,10 @@ def resolve(schedule: ScheduleLike) -> Callable[[float], float]:
     """Turn the name of a schedule into the schedule with its default settings."""
     if not isinstance(schedule, str):
         return schedule
+    return _named(schedule)
+
+
+@cache
+def _named(schedule: str) -> Schedule:
     require(schedule in SCHEDULES, f"unknown schedule {schedule!r}; choose one of {', '.join(SCHEDULES)}")
     return SCHEDULES[schedule]()

@@ -142,10 +142,10 @@ class GradientMethod(Method):
         return state
 
 
-def prior_factor(state: State) -> float | Tensor:
-    """What the prior's gradient is multiplied by: 1, or `(member,)` where the prior differs by member."""
+def prior_factor(state: State) -> Tensor | None:
+    """What the prior's gradient is multiplied by, `(member,)`, where the prior differs by member."""
     slot = state.slots.get(PRIOR_SLOT)
-    return 1.0 if slot is None else slot["factor"]
+    return None if slot is None else slot["factor"]
 
 
 def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Members:

@@ -34,12 +34,11 @@ from bayesemble.task.networks import (
     pick_output,
 )
 from bayesemble.task.per_thread import PerThread
-from bayesemble.task.priors import Prior, Shapes, VaguePrior
+from bayesemble.task.priors import NormalPrior, Prior, Shapes, VaguePrior
 from bayesemble.task.recomputation import record
 from bayesemble.task.select import Wish, select
 from bayesemble.task.sizes import without_size
 
-_BLOCK = 1 << 18  # numbers that the prior's score is worked out for at a time
 OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
 OF_METHOD = "method."  # names of buffers that a method keeps for itself begin with it
 
@@ -306,6 +305,8 @@ class BoundTask(Task):
     """The network whose code is run, one for each thread."""
     allocator: Allocator = field(default=MEMORY, repr=False)
     """Where new members, what methods keep beside them and gradients are made."""
+    prior_block: int = field(default=1 << 18, repr=False)
+    """Numbers that the gradient of the prior is worked out for at a time."""
 
     @cached_property
     def ends(self) -> Ends | None:
@@ -363,7 +364,11 @@ class BoundTask(Task):
         return self.data_factor * mean_log_likelihood + log_prior / self.temperature
 
     def log_joint_gradient(
-        self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor = 1.0
+        self,
+        mean_log_likelihood: Leaves,
+        params: Leaves,
+        center: Leaves | None = None,
+        factor: float | Tensor | None = None,
     ) -> Leaves:
         """Gradient of `log_joint`, from the gradient of the mean log likelihood, which it overwrites.
 
@@ -374,24 +379,30 @@ class BoundTask(Task):
         return gradients
 
     def add_prior_gradient(
-        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor = 1.0
+        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor | None = None
     ) -> None:
-        """Add the part of `log_joint_gradient` that comes from the prior, times a factor, or one a member; in place."""
+        """Add the part of `log_joint_gradient` that comes from the prior, in place; if told, times a factor, or one a
+        member."""
         if self.prior is None:
             return
         by_member = isinstance(factor, Tensor) and factor.dim() == 1
         scales = self.prior.scales(self.shapes) if by_member else self.scales
         for name, leaf in network_leaves(params).items():
+            if type(self.prior).gradient is NormalPrior.gradient and center is None and factor is None:
+                # -w / std^2 in one pass.
+                gradients[name].add_(leaf, alpha=-1 / (self.temperature * self.scales[name] ** 2))
+                continue
             # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = min(max(_BLOCK * len(leaf) // max(leaf.numel(), 1), 1), len(leaf))
+            rows = min(max(self.prior_block * len(leaf) // max(leaf.numel(), 1), 1), len(leaf))
             wholes = [gradients[name], leaf, *([center[name]] if center else [])]
             if isinstance(factor, Tensor) and by_member:
                 wholes.append(factor.to(leaf).reshape(-1, *[1] * (leaf.dim() - 1)))
-            for gradient, own, *others in zip(*[whole.split(rows) for whole in wholes], strict=True):
+            parts = [whole.split(rows) if rows < len(leaf) else (whole,) for whole in wholes]
+            for gradient, own, *others in zip(*parts, strict=True):
                 shifted = own - others[0] if center else own
                 pull = self.prior.gradient({name: shifted}, scales)[name]
-                plain = not isinstance(factor, Tensor) and factor == 1
-                pull = pull if plain else pull * (others[-1] if by_member else factor)
+                if factor is not None:
+                    pull = pull * (others[-1] if by_member else factor)
                 gradient.add_(pull, alpha=1 / self.temperature)
 
     def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:

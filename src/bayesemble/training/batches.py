@@ -98,8 +98,7 @@ class ArraySource:
         for part in (bounds[first : first + many] for first in range(0, len(bounds), many)):
             begin, end = part[0][0], part[-1][1]
             block = self._take(order[begin:end])
-            for start, stop in part:
-                yield block.part(start - begin, stop - begin) if len(part) > 1 else block
+            yield from block.parts([stop - start for start, stop in part]) if len(part) > 1 else (block,)
 
     def in_order(self, batch_size: int | None) -> Iterator[Batch]:
         """All rows as they stand."""

@@ -42,9 +42,8 @@ class Progress:
     def step(self, epoch: int) -> None:
         """Count a step; redraw now and then."""
         self.steps += 1
-        now = time.monotonic()
-        if self.bar is not None and now - self.last > _REFRESH_SECONDS:
-            self.last = now
+        if self.bar is not None and time.monotonic() - self.last > _REFRESH_SECONDS:
+            self.last = time.monotonic()
             self.bar.update(self.line, completed=self.steps, description=f"epoch {epoch}/{self.epochs}")
 
     def row(self, row: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ both ways, to see that this is so.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields, replace
 
@@ -138,9 +139,11 @@ class Steps:
         recorder = Recorder([*leaves, *tensors, *numbers.values()], _TIMES_HELD * most)
         if sum(leaf.nbytes for leaf in leaves) > most:
             recorder.give_up("the members are too large to gain from it")
+        # The compiler makes one pass of it all, but none of parts of leaves.
+        task = replace(self.task, prior_block=sys.maxsize) if self.executor.steps == "compiled" else self.task
         try:
             with recorder:
-                after, info = self.method.step(trial, batch, Context(self.task, self.executor, clock, numbers))
+                after, info = self.method.step(trial, batch, Context(task, self.executor, clock, numbers))
         except RuntimeError:
             return None  # the step itself may say better what is wrong
         here = _leaves_of(after)

@@ -46,6 +46,29 @@ def test_optimisers_in_single_operations_take_the_steps_of_the_fused_ones(name, 
         torch.testing.assert_close(other, one)
 
 
+def test_gradients_of_dense_layers_lie_as_their_leaves_do_before_they_are_compiled():
+    """As a product that is read transposed, and by nothing else."""
+    weight, x, slope = normal(2, 4, 3), normal(2, 5, 3), normal(2, 5, 4)
+
+    def gradient(weight: Tensor, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        laid_out = torch.empty_like(weight).copy_(torch.bmm(x.mT, slope).mT)
+        both_ways = torch.bmm(slope.mT, x)
+        return laid_out / -7 + both_ways, both_ways.mT + 1
+
+    record = tidy(recorded(gradient, weight, x, slope))
+    products = [index for index, one in enumerate(record.operations) if one.function is torch.ops.aten.bmm.default]
+    assert module._turned(record) == {products[0]}
+    assert module._turned_product(x.mT, slope).mT.is_contiguous()
+    for one, other in zip(_Straight(record)(weight, x, slope), gradient(weight, x, slope), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("divisor", [3, -0.7, 0, torch.tensor(2.5)])
+@pytest.mark.parametrize("numbers", [torch.tensor([1.0, -2.0, 0.3]), torch.tensor([1, 2, 7])])
+def test_a_quotient_is_a_product_where_that_can_be(numbers, divisor):
+    torch.testing.assert_close(module._divided(numbers, divisor), numbers / divisor, equal_nan=True)
+
+
 def test_programs_are_told_apart_by_operations_shapes_constants_and_threads(monkeypatch):
     def of(function, *inputs: Tensor) -> str:
         return fingerprint(tidy(recorded(function, *copies(list(inputs)))))

@@ -248,7 +248,8 @@ def _add_prior_over_weights(
     direction: Leaves, state: State, task: BoundTask, factor: float | Tensor, shares: Tensor | None
 ) -> None:
     """Add the gradient of the prior over weights, in place; members share it as they share that of the likelihood."""
-    members, factor = state.members, factor * prior_factor(state)
+    members, own_factor = state.members, prior_factor(state)
+    factor = factor if own_factor is None else factor * own_factor
     if shares is None:
         task.add_prior_gradient(direction, members.params, factor=factor)
         return

@@ -1,0 +1,34 @@
+"""Contract tests with steps of another kind:
+
+STEPS=traced pytest tests/contract
+STEPS=compiled pytest tests/contract       # compiles each kind of step once, for 15 to 25 s; kept for the next time
+"""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from bayesemble.execute.choose import Choice
+from bayesemble.execute.executor import STEPS, Executor
+from bayesemble.training import prepare, steps
+
+ASKED_FOR = os.environ.get("STEPS")
+
+
+@pytest.fixture(autouse=True)
+def _steps_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Executors that are named or chosen take such steps, and short runs do too; those that a test makes stay."""
+    if ASKED_FOR is None:
+        return
+    if ASKED_FOR not in STEPS:
+        pytest.exit(f"STEPS must be one of {', '.join(STEPS)}, not {ASKED_FOR}")
+    choose = prepare.choose
+
+    def chosen(wish: str | Executor, *arguments: object) -> Choice:
+        choice = choose(wish, *arguments)  # type: ignore[arg-type]
+        executor = choice.executor if isinstance(wish, Executor) else replace(choice.executor, steps=ASKED_FOR)
+        return replace(choice, executor=executor)
+
+    monkeypatch.setattr(prepare, "choose", chosen)
+    monkeypatch.setattr(steps, "_FEWEST_STEPS", 0)
