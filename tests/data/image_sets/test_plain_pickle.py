@@ -65,6 +65,8 @@ def test_anything_else_is_refused_by_its_name_and_nothing_is_run(tmp_path, held,
         b"no pickle",
         pickle.dumps({"data": np.zeros(9)}, protocol=4)[:-30],
         b"\x80\x02cnumpy\nndarray\n.",  # a name, not an array
+        b"\x80\x02c_codecs\nencode\n(N}U\x01aK\x01stb.",  # a function that is changed
+        b"\x80\x02cnumpy\nndarray\n(N}U\x01aK\x01stb.",  # a class that is changed
         b"\x80\x02U\x01aQ.",  # a reference to something outside
         b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR(K\x01(K\x02tcnumpy\ndtype\n(U\x02u1tR\x89U\x01atb.",
     ],

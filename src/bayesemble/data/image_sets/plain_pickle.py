@@ -49,23 +49,41 @@ class _Array:
         self.array = numbers.reshape(shape, order="F" if by_columns else "C")
 
 
-def _empty_array(*_: Any) -> _Array:
-    return _Array()
+class _Function:
+    """A stand-in that is called; a pickle may not set anything of it."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> NoReturn:
+        raise pickle.UnpicklingError("it changes a function")
 
 
-def _encoded(text: Any, encoding: Any) -> bytes:
+class _EmptyArray(_Function):
+    """Stands for `_reconstruct`, with which arrays begin."""
+
+    __slots__ = ()
+
+    def __call__(self, *_: Any) -> _Array:
+        return _Array()
+
+
+class _Encode(_Function):
     """Stands for `_codecs.encode`, which newer versions of Python write bytes with."""
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError("it encodes a text in an unusual way")
-    return text.encode("latin1")
+
+    __slots__ = ()
+
+    def __call__(self, text: Any, encoding: Any) -> bytes:
+        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+            raise pickle.UnpicklingError("it encodes a text in an unusual way")
+        return text.encode("latin1")
 
 
 _KNOWN: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _empty_array,
-    ("numpy._core.multiarray", "_reconstruct"): _empty_array,
+    ("numpy.core.multiarray", "_reconstruct"): _EmptyArray(),
+    ("numpy._core.multiarray", "_reconstruct"): _EmptyArray(),
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Type,
-    ("_codecs", "encode"): _encoded,
+    ("_codecs", "encode"): _Encode(),
 }
 
 
