@@ -175,7 +175,7 @@ def run(variant: Variant, images: Images, arguments: argparse.Namespace) -> dict
 def draw(
     name: str, folder: Path, images: Images, test: ClassPredictive, rotated: ClassPredictive, ood: ClassPredictive
 ) -> None:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
     plots.plot_entropy(test.entropy, ood.entropy, left)
     for label, seen in (("test images", test), ("rotated images", rotated)):
         curve = metrics.accuracy_against_confidence(seen, images.test[1])
@@ -184,7 +184,7 @@ def draw(
     plt.close(figure)
     if test.num_members < 2:
         return
-    figure, axes = plt.subplots(3, 2, figsize=(9, 5), layout="constrained")
+    figure, axes = plt.subplots(3, 2, figsize=(9, 3.4), layout="constrained")
     parts = (("test", images.test[0], test), ("rotated", images.rotated, rotated), ("foreign", images.ood, ood))
     for row, (label, pixels, seen) in zip(axes, parts, strict=True):
         order = seen.member_std.argsort()

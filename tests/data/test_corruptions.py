@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.data import corruptions, image_filters
 from bayesemble.data.array_files import find_reader
-from bayesemble.data.corruptions import CORRUPTIONS, ROTATIONS, corrupt, rotated
+from bayesemble.data.corruptions import CORRUPTIONS, ROTATIONS, corrupt, rotated, turned_and_flipped
 from conftest import REAL_DATA
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -347,3 +347,16 @@ def _check_growth(images: np.ndarray) -> None:
         assert found[4] > found[0], name
         assert np.polyfit(SEVERITIES, found, 1)[0] > 0, name
         assert name in UNEVEN or found == sorted(set(found)), name
+
+
+def test_each_image_is_turned_by_an_angle_of_its_own_and_every_other_mirrored():
+    images = np.random.default_rng(0).random((60, 9, 9, 1)).astype(np.float32)
+    found = turned_and_flipped(images, np.random.default_rng(3), degrees=40.0)
+    generator = np.random.default_rng(3)
+    angles, mirrored = generator.uniform(-40, 40, 60), generator.random(60) < 0.5
+    for image, angle, flip, out in zip(images, angles, mirrored, found, strict=True):
+        turned = rotated(image[None], float(angle))[0]
+        np.testing.assert_array_equal(out, turned[:, ::-1] if flip else turned)
+    assert 15 < mirrored.sum() < 45
+    still = turned_and_flipped(images, np.random.default_rng(3), degrees=0.0)
+    assert all(np.allclose(out, a) or np.allclose(out, a[:, ::-1]) for out, a in zip(still, images, strict=True))

@@ -1,4 +1,4 @@
-"""Arrays from files: NPZ, folders of idx files as MNIST has them, and folders with a subfolder of pictures per class.
+"""Arrays from files: NPZ, folders of idx files as MNIST has them or of CIFAR, and folders of pictures by class.
 
 Whatever the file, what comes back is named x_train, y_train, x_test and y_test, or x and y if it has no test part. Only
 plain arrays are read, nothing that is executable. A further kind of file is a row of `READERS`.
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from bayesemble.core.errors import DataError
 from bayesemble.core.lazy import import_extra
+from bayesemble.data.image_sets.cifar import cifar_files, is_cifar, read_cifar, read_cifar_inputs
 from bayesemble.data.table_files import listed
 
 Array = npt.NDArray[Any]
@@ -51,7 +52,10 @@ def files_of(path: Path) -> list[Path]:
     """The files that a set is read from: the one it is, or those of a folder that readers look at."""
     if not path.is_dir():
         return [path]
-    return sorted({*path.glob("*idx*ubyte*"), *(file for one in (path, *_subfolders(path)) for file in _pictures(one))})
+    cifar = [file for part in cifar_files(path).values() for file in part]
+    return sorted(
+        {*cifar, *path.glob("*idx*ubyte*"), *(file for one in (path, *_subfolders(path)) for file in _pictures(one))}
+    )
 
 
 # --- NPZ ---
@@ -209,6 +213,7 @@ def read_pictures(files: list[Path]) -> npt.NDArray[np.uint8]:
 READERS = {
     "npz": Reader(lambda path: path.suffix.lower() == ".npz" and path.is_file(), _read_npz_arrays, _read_npz_inputs),
     "idx": Reader(lambda path: path.is_dir() and _has_idx(path), _read_idx_folder, _read_idx_inputs),
+    "cifar": Reader(is_cifar, read_cifar, read_cifar_inputs),
     "pictures": Reader(Path.is_dir, _read_image_folder, _read_image_inputs),
 }
 """Kinds of files and folders; a path is read by the first that it fits."""

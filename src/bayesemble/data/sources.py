@@ -4,6 +4,7 @@
     houses.csv:price           a CSV (.gz too) or Parquet file, and the column that is predicted
     houses.npz                 x and y; or x_train, y_train, x_test, y_test; or images and labels
     fashion-mnist/             a folder of idx files: train-images-idx3-ubyte.gz ...
+    cifar-10-batches-py/       a folder of CIFAR-10 or CIFAR-100 in the python or binary form
     birds/                     a folder with a subfolder of images for each class
 
 Of an NPZ file, whole numbers and texts in y are classes, real numbers are numbers to predict. Sets without a test part

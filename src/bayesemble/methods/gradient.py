@@ -4,7 +4,7 @@ A method's step reads: `uphill` (the gradient of the log joint of each member), 
 `ascend` (one fused optimiser step along the result).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -148,7 +148,7 @@ def prior_factor(state: State) -> Tensor | None:
     return None if slot is None else slot["factor"]
 
 
-def in_turn(members: Members, numbers: range, own: Collection[str] = ()) -> Members:
+def in_turn(members: Members, numbers: Sequence[int], own: Collection[str] = ()) -> Members:
     """Networks by number, from each member in turn; a single one is shared by all of them, but for the leaves `own`."""
     num, owners = len(numbers), torch.tensor(numbers) % members.num_members
     if members.num_members > 1:

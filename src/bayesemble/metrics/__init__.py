@@ -27,6 +27,7 @@ from bayesemble.metrics.corruption import CorruptionTable as CorruptionTable
 from bayesemble.metrics.corruption import corruption_error as corruption_error
 from bayesemble.metrics.corruption import corruption_table as corruption_table
 from bayesemble.metrics.corruption import mean_corruption_error as mean_corruption_error
+from bayesemble.metrics.corruption import published_corruption_table as published_corruption_table
 from bayesemble.metrics.corruption import relative_corruption_error as relative_corruption_error
 from bayesemble.metrics.corruption import relative_mean_corruption_error as relative_mean_corruption_error
 from bayesemble.metrics.crps_of_mixtures import crps as crps

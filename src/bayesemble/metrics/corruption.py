@@ -7,8 +7,8 @@ Reference: Hendrycks & Dietterich (2019), "Benchmarking neural network robustnes
 perturbations".
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -84,6 +84,38 @@ def corruption_table(
         table.nll[name] = [nll(prediction, targets) for prediction in predictions]
         table.ece[name] = [expected_calibration_error(prediction, targets) for prediction in predictions]
     return table
+
+
+def published_corruption_table(
+    predict: Callable[[Images], ClassPredictive],
+    parts: Iterable[tuple[str, int, Any, Any]],
+    batch_size: int = 1000,
+) -> CorruptionTable:
+    """Score predictions of images that were corrupted by others, such as CIFAR-10-C and ImageNet-C.
+
+    Args:
+        predict: Images as the parts have them -> predictions.
+        parts: Corruption, severity, images and targets of each, as `bayesemble.data.image_sets` reads them: all
+            severities of a corruption in a row, and the same of each.
+        batch_size: Images read and predicted at a time.
+    """
+    require(batch_size >= 1, f"batch_size is at least one image, got {batch_size}")
+    seen: dict[str, list[int]] = {}
+    table = CorruptionTable((), {}, {}, {})
+    for name, severity, images, targets in parts:
+        if not len(images) or len(images) != len(targets):
+            raise DataError(f"{name}, severity {severity}, has {len(images)} images and {len(targets)} targets")
+        starts = range(0, len(images), batch_size)
+        found = ClassPredictive.concat([predict(images[start : start + batch_size]) for start in starts])
+        seen.setdefault(name, []).append(severity)
+        for score, values in ((accuracy, table.accuracy), (nll, table.nll), (expected_calibration_error, table.ece)):
+            values.setdefault(name, []).append(score(found, targets))
+    require(len(seen) > 0, "at least one corruption and one severity are needed")
+    severities = next(iter(seen.values()))
+    for name, own in seen.items():
+        if own != severities:
+            raise DataError(f"{name} has the severities {own}, {next(iter(seen))} has {severities}; all need the same")
+    return replace(table, severities=tuple(severities))
 
 
 def corruption_error(errors: Errors, baseline_errors: Errors) -> dict[str, float]:

@@ -7,7 +7,7 @@ import torch
 import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import State
-from bayesemble.core.types import Clock
+from bayesemble.core.types import Batch, Clock
 from bayesemble.execute.optimizers import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion.interacting import products
@@ -206,3 +206,18 @@ def test_the_driving_force_is_told_with_its_factor_and_the_warning_goes_by_it(sp
     with pytest.warns(UserWarning, match="less than a millionth of the driving force"):
         forces(repulsion=1e-6 * faint)
     forces(repulsion=1e-6 * faint, driving=1e-3)
+
+
+def test_in_function_space_too_the_linear_kernel_pushes_members_against_their_sum():
+    """With kde, all members are moved along -S / (f_i . S), S the sum of their outputs: pulled back by J = x here."""
+    x = torch.tensor([[1.0], [2.0]])
+    linear = be.Task(lambda: torch.nn.Linear(1, 1, bias=False), be.Gaussian(1.0), prior=None)
+    settings = {"space": "function", "kernel": "linear", "calibrate": False, "optimizer": "sgd", "momentum": 0.0}
+    method = be.Repulsive(num_members=3, learning_rate=1.0, **settings)
+    bound = linear.bind(2, x)
+    state, targets = method.init(bound, 0), torch.zeros(2, 1)
+    w = torch.tensor([0.5, 1.0, 2.0])
+    state.members.params["weight"].copy_(w.reshape(3, 1, 1))
+    state, _ = method.step(state, Batch(x, targets), Context(bound, be.Loop(), Clock(0, 1, 0)))
+    drive, push = -w * 5, -5 * w.sum() / (5 * w * w.sum())  # J^T J = 5
+    torch.testing.assert_close(state.members.params["weight"].flatten() - w, (drive + push) / 2)

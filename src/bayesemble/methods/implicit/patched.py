@@ -250,15 +250,21 @@ class Patched(GradientMethod):
 
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """Networks with a root for each member; of a single member, all that is not drawn is shared."""
-        members, leaves = state.members, leaves_of(state)
-        owners = [number % members.num_members for number in numbers]
+        owners = [number % state.members.num_members for number in numbers]
         assigned, noise = self._assign(state, patches_of(state), owners, numbered_draws.generators(numbers, roots))
+        return self.networks_of(state, owners, assigned, noise)
+
+    def networks_of(self, state: State, owners: list[int], assigned: Leaves, noise: Leaves | None = None) -> Members:
+        """The networks of these members that have the assignments `(network, ...)` of each leaf that is drawn."""
+        members, leaves = state.members, leaves_of(state)
+        shapes = {name: patch.shape(tuple(members.params[name].shape[1:])) for name, patch in patches_of(state).items()}
+        assigned = {name: numbers.reshape(-1, *shapes[name]) for name, numbers in assigned.items()}
         buffers = own_buffers(state, assigned, owners)
-        base = in_turn(members, numbers, {*assigned, *buffers})
+        base = in_turn(members, owners, {*assigned, *buffers})
         if members.num_members > 1:
             names = {name for one in assigned for name in (one, COMPONENT_PREFIX + one)} & leaves.keys()
             leaves = {name: leaves[name][owners] for name in names}
-        drawn = composed(base, leaves, assigned, noise)
+        drawn = composed(base, leaves, assigned, noise or {})
         return replace(drawn, buffers=drawn.buffers | buffers)
 
     def _assign(

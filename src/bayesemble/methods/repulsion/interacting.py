@@ -72,6 +72,7 @@ class InteractingMethod(GradientMethod, ABC):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _ = self.make_kernel()  # refuses a bandwidth that cannot be honoured
         fits = self.centred or not self.calibrate
         require(fits, "the linear kernel is no function of distances, so it cannot be calibrated: set calibrate=False")
 
@@ -121,7 +122,7 @@ class InteractingMethod(GradientMethod, ABC):
     @property
     def centred(self) -> bool:
         """Whether only differences between members count, as for all kernels but the linear one."""
-        return not isinstance(self.make_kernel(), Linear)
+        return not (self.kernel == "linear" or isinstance(self.kernel, Linear))
 
     def driving_factor(self, clock: Clock) -> float:
         """What the gradient is multiplied by: it rises from 0 to `driving` over the first part of training.

@@ -1,0 +1,1 @@
+"""Published sets of images as they are published: CIFAR, ImageNet, and their corrupted versions."""
