@@ -113,6 +113,11 @@ def test_files(tree: Path) -> list[str]:
     return [str(path.relative_to(tree)) for path in paths]
 
 
+def own_tests(source: str) -> str:
+    """The test file that mirrors a source file."""
+    return str(Path("tests") / Path(source).parent / f"test_{Path(source).name}")
+
+
 def sources(tree: Path) -> dict[str, list[str]]:
     package = tree / PACKAGE
     return {str(path.relative_to(package)): path.read_text().splitlines() for path in package.rglob("*.py")}
@@ -223,9 +228,8 @@ class Lines:
         files = {context for context in contexts if "::" not in context}
         found = {test for test in contexts if test in self.seconds}
         found |= {test for file in files for test in self.by_file.get(file, ())}
-        own = str(Path("tests") / Path(source).parent / f"test_{Path(source).name}")
-        rank = sorted(found - self.failed, key=lambda test: (not test.startswith(own), self.seconds[test]))
-        return rank
+        own = own_tests(source) + "::"
+        return sorted(found - self.failed, key=lambda test: (not test.startswith(own), self.seconds[test]))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import signal
@@ -28,6 +29,8 @@ def preload() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     assert "bayesemble" not in sys.modules
+    gc.collect()
+    gc.freeze()  # what is loaded is not looked through again in each process
 
 
 def fork_tests(tree: Path, files: list[str], plugin: Callable[[], object], seconds: float) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from executed_lines import PACKAGE, ROOT, Lines, copy_of_tree
+from executed_lines import PACKAGE, ROOT, Lines, copy_of_tree, own_tests
 from forked import fork_tests, preload
 
 FIRST = 40  # tests that are asked before the others
@@ -211,7 +211,9 @@ def noticed(tree: Path, mutant: Mutant, lines: Lines, seconds: float) -> str:
     end = time.monotonic() + seconds
     try:
         compile(path.read_bytes(), str(path), "exec")
-        for asked in (tests[:FIRST], tests[FIRST:]):
+        own = [test for test in tests if test.partition("::")[0] == own_tests(mutant.path)]
+        others = tests[len(own) :]
+        for asked in (own, others[:FIRST], others[FIRST:]):
             files = list(dict.fromkeys(test.partition("::")[0] for test in asked))
             if not files:
                 continue
