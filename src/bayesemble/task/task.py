@@ -16,6 +16,7 @@ from torch.func import functional_call
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.members import Members
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Inputs, Leaves
 from bayesemble.predictive import Predictive
@@ -346,7 +347,7 @@ class BoundTask(Task):
             return
         for name, leaf in network_leaves(params).items():
             # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = max(_BLOCK * len(leaf) // max(leaf.numel(), 1), 1)
+            rows = how_many_fit(_BLOCK * len(leaf), leaf.numel())
             wholes = (gradients[name], leaf, *([center[name]] if center else []))
             parts = [whole.split(rows) if rows < len(leaf) else (whole,) for whole in wholes]
             for gradient, own, *middle in zip(*parts, strict=True):
