@@ -232,6 +232,14 @@ class Lines:
         return sorted(found - self.failed, key=lambda test: (not test.startswith(own), self.seconds[test]))
 
 
+    def near_unknown(self, source: str) -> list[str]:
+        """Test files beside that of the source file, or that name it, of which no record was made."""
+        module = "bayesemble." + source.removesuffix(".py").replace("/", ".")
+        beside = str(Path(own_tests(source)).parent) + "/"
+        unknown = [file for file in test_files(ROOT) if file not in self.by_file]
+        return [file for file in unknown if file.startswith(beside) or module in (ROOT / file).read_text()]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the record is kept")

@@ -15,9 +15,7 @@ from pathlib import Path
 OPTIONS = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=100", "--tb=line", "-rfE"]
 OPTIONS += ["-W", "ignore::SyntaxWarning"]  # a mistake is to be noticed by what it does, not by how it is written
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
-LOADED = ("torch", "torch.func", "torch._dynamo", "numpy", "scipy.stats", "scipy.optimize", "pandas", "matplotlib.pyplot")
-LOADED += ("sklearn.base", "sklearn.utils.estimator_checks", "hypothesis", "hypothesis.strategies", "pytest", "xdist")
-LOADED += ("pytest_timeout", "typer", "rich", "torchmetrics", "gpytorch", "netcal")
+LOADED = ("torch", "torch.func", "numpy", "scipy.stats", "scipy.optimize", "hypothesis", "pytest", "pytest_timeout")
 
 
 def preload() -> None:

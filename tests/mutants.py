@@ -193,13 +193,15 @@ def statement_lines(text: str, line: int) -> range:
 
 
 class Asked:
-    """A plugin that runs the given tests alone, in their order, up to the first that fails."""
+    """A plugin that runs the given tests, or files of them, alone and in their order, up to the first that fails."""
 
     def __init__(self, tests: list[str]) -> None:
         self.order = {test: number for number, test in enumerate(tests)}
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        items[:] = sorted((one for one in items if one.nodeid in self.order), key=lambda one: self.order[one.nodeid])
+        places = [self.order.get(one.nodeid, self.order.get(one.nodeid.partition("::")[0])) for one in items]
+        asked = [(place, index) for index, place in enumerate(places) if place is not None]
+        items[:] = [items[index] for _, index in sorted(asked)]
 
 
 def noticed(tree: Path, mutant: Mutant, lines: Lines, seconds: float) -> str:
@@ -213,7 +215,7 @@ def noticed(tree: Path, mutant: Mutant, lines: Lines, seconds: float) -> str:
         compile(path.read_bytes(), str(path), "exec")
         own = [test for test in tests if test.partition("::")[0] == own_tests(mutant.path)]
         others = tests[len(own) :]
-        for asked in (own, others[:FIRST], others[FIRST:]):
+        for asked in (own, others[:FIRST], others[FIRST:], lines.near_unknown(mutant.path)):
             files = list(dict.fromkeys(test.partition("::")[0] for test in asked))
             if not files:
                 continue
