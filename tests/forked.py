@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-OPTIONS = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=100", "--tb=line", "-rfE"]
+OPTIONS = ["-n", "0", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--timeout=600", "--tb=line", "-rfE"]
 OPTIONS += ["-W", "ignore::SyntaxWarning"]  # a mistake is to be noticed by what it does, not by how it is written
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 LOADED = ("torch", "torch.func", "numpy", "scipy.stats", "scipy.optimize", "hypothesis", "pytest", "pytest_timeout")
@@ -57,7 +57,7 @@ def fork_tests(tree: Path, files: list[str], plugin: Callable[[], object], secon
 def _run(tree: Path, files: list[str], plugin: Callable[[], object], said: int) -> None:
     code = 70
     try:
-        os.setsid()
+        os.setpgid(0, 0)  # what a test starts ends with it
         os.dup2(said, 1)
         os.dup2(said, 2)
         os.chdir(tree)
