@@ -1,10 +1,10 @@
-"""Which tests execute which lines of the package, recorded once with `coverage`, so that mistakes are asked of them alone.
+"""Which tests execute which lines of the package, recorded with `coverage`, so that mistakes are asked of them alone.
 
     python tests/executed_lines.py lines
 
-Each test file runs in a process of its own. What a fixture of a whole file executes counts for all tests of the file, and
-what a process that a test starts executes for that test. Files that are in the record already, unchanged, are not run
-again; lines that moved since are followed.
+`coverage` is to be installed beside the test requirements. Each test file runs in a process of its own. What a fixture
+of a whole file executes counts for all tests of the file, and what a process that a test starts executes for that test.
+Files that are in the record already, unchanged, are not run again; lines that moved since are followed.
 """
 
 from __future__ import annotations
@@ -231,7 +231,6 @@ class Lines:
         own = own_tests(source) + "::"
         return sorted(found - self.failed, key=lambda test: (not test.startswith(own), self.seconds[test]))
 
-
     def near_unknown(self, source: str) -> list[str]:
         """Test files beside that of the source file, or that name it, of which no record was made."""
         module = "bayesemble." + source.removesuffix(".py").replace("/", ".")
@@ -243,7 +242,7 @@ class Lines:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the record is kept")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--only", nargs="*", help="test files; all unless given")
     options = parser.parse_args()
     update(options.folder, options.workers, options.only)

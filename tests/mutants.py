@@ -3,9 +3,10 @@
     python tests/executed_lines.py lines
     python tests/mutants.py --lines lines --seed 1 --count 60 --resume mutants.jsonl
 
-Works on a copy of the tree. For each mistake the tests that execute its statement run, those of the file first and quick
-ones before slow ones, up to the first failure. A mistake that survives is not always a gap: some change nothing that
-matters, so the table shows the line. The same seed gives the same mistakes in the same source.
+Works on a copy of the tree. For each mistake the tests that execute its statement run, those of the file first and
+quick ones before slow ones, up to the first failure; test files without a record run whole if they are near. A mistake
+that survives is not always a gap: some change nothing that matters, so the table shows the line. The same seed gives
+the same mistakes in the same source.
 """
 
 from __future__ import annotations

@@ -75,6 +75,8 @@ def test_a_limit_on_addresses_counts(monkeypatch):
     assert available_memory() == 0
 
 
-@pytest.mark.parametrize(("room", "each", "number"), [(10, 3, 3), (9, 3, 3), (8, 3, 2), (2, 3, 1), (5, 0, 5), (0, 3, 1)])
+@pytest.mark.parametrize(
+    ("room", "each", "number"), [(10, 3, 3), (9, 3, 3), (8, 3, 2), (2, 3, 1), (5, 0, 5), (0, 3, 1)]
+)
 def test_as_many_are_handled_at_a_time_as_fit_but_at_least_one(room, each, number):
     assert how_many_fit(room, each) == number

@@ -113,7 +113,12 @@ def test_a_plan_is_read_back_and_belongs_to_its_settings(tmp_path):
     right = {"settings": same, "seconds": 1.0, "epochs": {"map": 1}}
     write_json(path, right)
     assert read_plan(path, same) == right
-    for wrong in ({"epochs": {"map": 0}}, {"epochs": {"map": 1.5}}, {"epochs": {"map": 7, "swag": -1}}, {"seconds": "1"}):
+    for wrong in (
+        {"epochs": {"map": 0}},
+        {"epochs": {"map": 1.5}},
+        {"epochs": {"map": 7, "swag": -1}},
+        {"seconds": "1"},
+    ):
         write_json(path, right | wrong)
         with pytest.raises(be.CheckpointError, match=r"does not hold the plan of a comparison"):
             read_plan(path, same)

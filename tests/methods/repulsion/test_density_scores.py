@@ -7,8 +7,8 @@ import torch
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.methods.repulsion.density_scores import (
-    _spectral,
     ESTIMATORS,
+    _spectral,
     calibrate,
     effective_dimension,
     kde,
