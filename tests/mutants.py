@@ -1,10 +1,12 @@
 """Puts single mistakes into the source at random, and tells whether the suite notices.
 
-    python tests/mutants.py --seed 1 --count 60 --resume mutants.jsonl
+    python tests/executed_lines.py lines
+    python tests/mutants.py --lines lines --seed 1 --count 60 --resume mutants.jsonl
 
-Works on a copy of the tree. For each mistake the tests of the file run first, then those of its room and those that
-import it, then all others, up to the first failure. A mistake that survives is not always a gap: some change nothing
-that matters, so the table shows the line. The same seed gives the same mistakes in the same source.
+Works on a copy of the tree. For each mistake the tests that execute its statement run, those of the file first and
+quick ones before slow ones, up to the first failure; test files without a record run whole if they are near. A mistake
+that survives is not always a gap: some change nothing that matters, so the table shows the line. The same seed gives
+the same mistakes in the same source.
 """
 
 from __future__ import annotations
@@ -12,19 +14,17 @@ from __future__ import annotations
 import argparse
 import ast
 import json
-import os
 import random
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = Path("src/bayesemble")
+from executed_lines import PACKAGE, ROOT, Lines, copy_of_tree, own_tests
+from forked import fork_tests, preload
+
+FIRST = 40  # tests that are asked before the others
 # Looks, words and declarations: a mistake there is for eyes to see.
 SKIPPED = (
     "diagnostics/plots/",
@@ -48,10 +48,6 @@ WEIGHTS = {
 SIGNS = {ast.Add: "-", ast.Sub: "+"}
 COMPARISONS = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.In: "not in"}
 EXTREMES = {"min": "max", "max": "min", "amin": "amax", "amax": "amin", "argmin": "argmax", "argmax": "argmin"}
-
-
-OPTIONS = ["-n", "0", "-x", "-q", "-p", "no:cacheprovider", "--timeout=100", "--tb=no", "-rfE"]
-OPTIONS += ["-W", "ignore::SyntaxWarning"]  # a mistake is to be noticed by what it does, not by how it is written
 
 
 class Mutant(NamedTuple):
@@ -185,43 +181,53 @@ def choose(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
     return chosen
 
 
-def stages(tree: Path, name: str) -> list[list[str]]:
-    """Test files in the order in which they are asked: near ones, then all others."""
-    tests, source = tree / "tests", Path(name)
-    shape = {"browser", "test_layout.py"}  # what is drawn, and how the house is laid out
-    paths = [path for path in sorted(tests.rglob("test_*.py")) if not shape & set(path.parts)]
-    files = [str(path.relative_to(tree)) for path in paths]
-    own = str(Path("tests") / source.parent / f"test_{source.name}")
-    module = "bayesemble." + name.removesuffix(".py").replace("/", ".")
-    near = [file for file in files if file.startswith(f"tests/{source.parent}/") or module in (tree / file).read_text()]
-    first = [file for file in (own, *near) if file in files]
-    across = [file for file in files if file.startswith(("tests/contract/", "tests/exact/"))]
-    rest = [file for file in (*across, *files) if file not in first]
-    return [list(dict.fromkeys(first)), list(dict.fromkeys(rest))]
+def statement_lines(text: str, line: int) -> range:
+    """The lines of the smallest statement around a line; of one with a body, those of its head."""
+    best = range(line, line + 1)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or 0):
+            body = getattr(node, "body", None)
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) or (body and line >= body[0].lineno):
+                continue
+            best = range(node.lineno, (body[0].lineno if body else (node.end_lineno or 0) + 1))
+    return best
 
 
-def noticed(tree: Path, mutant: Mutant, seconds: float, near: bool) -> str:
+class Asked:
+    """A plugin that runs the given tests, or files of them, alone and in their order, up to the first that fails."""
+
+    def __init__(self, tests: list[str]) -> None:
+        self.order = {test: number for number, test in enumerate(tests)}
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        places = [self.order.get(one.nodeid, self.order.get(one.nodeid.partition("::")[0])) for one in items]
+        asked = [(place, index) for index, place in enumerate(places) if place is not None]
+        items[:] = [items[index] for _, index in sorted(asked)]
+
+
+def noticed(tree: Path, mutant: Mutant, lines: Lines, seconds: float) -> str:
     """The first test that fails; "" if none does, "..." if the time was over before all had run."""
     path = tree / PACKAGE / mutant.path
     whole = path.read_bytes()
+    tests = lines.asking(mutant.path, statement_lines(whole.decode(), mutant.line))
     path.write_bytes(whole[: mutant.start] + mutant.after.encode() + whole[mutant.end :])
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     end = time.monotonic() + seconds
     try:
         compile(path.read_bytes(), str(path), "exec")
-        for files in stages(tree, mutant.path)[: 1 if near else 2]:
-            command = [sys.executable, "-m", "pytest", *OPTIONS, *files]
-            left = end - time.monotonic()
-            run = subprocess.run(
-                command, cwd=tree, env=environment, capture_output=True, text=True, timeout=left, check=False
-            )
-            if run.returncode:
-                lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-                return lines[0].split(" - ")[0] if lines else f"pytest ended with {run.returncode}"
+        own = [test for test in tests if test.partition("::")[0] == own_tests(mutant.path)]
+        others = tests[len(own) :]
+        for asked in (own, others[:FIRST], others[FIRST:], lines.near_unknown(mutant.path)):
+            files = list(dict.fromkeys(test.partition("::")[0] for test in asked))
+            if not files:
+                continue
+            code, said = fork_tests(tree, ["-x", *files], lambda asked=asked: Asked(asked), end - time.monotonic())
+            if code == -1:
+                return "..."
+            if code:
+                found = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+                return found[0].split(" - ")[0] if found else f"pytest ended with {code}: {said[-300:]}"
     except SyntaxError:
         return "it does not compile"
-    except subprocess.TimeoutExpired:
-        return "..."
     finally:
         path.write_bytes(whole)
     return ""
@@ -229,34 +235,32 @@ def noticed(tree: Path, mutant: Mutant, seconds: float, near: bool) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=Path, required=True, help="what tests/executed_lines.py recorded")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--only", nargs="*", default=[""], help="beginnings of source files that mistakes are made in")
     parser.add_argument("--resume", type=Path, help="results, a line each; those in it are not repeated")
     parser.add_argument("--seconds", type=float, default=1200, help="time for each mistake")
-    parser.add_argument(
-        "--near", action="store_true", help="ask only the tests nearby; survivors are asked again later"
-    )
     parser.add_argument("--list", action="store_true", help="only show the mistakes")
     options = parser.parse_args()
-    chosen = choose(all_mutants(ROOT), options.seed, options.count)
+    possible = [one for one in all_mutants(ROOT) if one.path.startswith(tuple(options.only))]
+    chosen = choose(possible, options.seed, options.count)
     known = {}
     if options.resume and options.resume.exists():
-        known = {
-            tuple(row["mutant"]): row["noticed"] for row in map(json.loads, options.resume.read_text().splitlines())
-        }
+        rows = map(json.loads, options.resume.read_text().splitlines())
+        known = {tuple(row["mutant"]): row["noticed"] for row in rows}
+    missed = 0
+    lines = Lines(options.lines)
     with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        away = shutil.ignore_patterns(".git", ".venv", "__pycache__", "site", "demo", ".*_cache")
-        shutil.copytree(ROOT, tree, ignore=away)
-        missed = 0
+        tree = copy_of_tree(Path(folder))
+        preload()
         for number, mutant in enumerate(chosen, start=1):
             if mutant not in known and not options.list:
-                known[mutant] = noticed(tree, mutant, options.seconds, options.near)
+                known[mutant] = noticed(tree, mutant, lines, options.seconds)
                 if options.resume:
+                    row = {"seed": options.seed, "mutant": mutant, "noticed": known[mutant]}
                     with options.resume.open("a") as file:
-                        file.write(
-                            json.dumps({"seed": options.seed, "mutant": mutant, "noticed": known[mutant]}) + "\n"
-                        )
+                        file.write(json.dumps(row) + "\n")
             by = known.get(mutant, "not tried")
             missed += by in ("", "...")
             change = f"{' '.join(mutant.before.split())}  ->  {mutant.after}"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayesemble.core import memory
-from bayesemble.core.memory import MEGABYTE, available_memory, peak_memory, restart_peak
+from bayesemble.core.memory import MEGABYTE, available_memory, how_many_fit, peak_memory, restart_peak
 
 on_linux = pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="only Linux has /proc")
 
@@ -73,3 +73,10 @@ def test_a_limit_on_addresses_counts(monkeypatch):
     assert 300 * MEGABYTE < available_memory() <= 500 * MEGABYTE
     monkeypatch.setattr(resource, "getrlimit", lambda _: (MEGABYTE, -1))
     assert available_memory() == 0
+
+
+@pytest.mark.parametrize(
+    ("room", "each", "number"), [(10, 3, 3), (9, 3, 3), (8, 3, 2), (2, 3, 1), (5, 0, 5), (0, 3, 1)]
+)
+def test_as_many_are_handled_at_a_time_as_fit_but_at_least_one(room, each, number):
+    assert how_many_fit(room, each) == number

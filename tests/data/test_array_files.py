@@ -187,6 +187,13 @@ def test_gray_pictures_stay_gray(tmp_path):
     assert read_arrays(tmp_path)["x"].shape == (2, 4, 5)
 
 
+@pytest.mark.parametrize(("first", "shape"), [((4, 5), (2, 4, 5)), ((4, 5, 3), (2, 4, 5, 3))])
+def test_all_pictures_are_in_gray_or_in_colours_as_the_first_is(tmp_path, first, shape):
+    pictures(tmp_path, ["a/1.png"], shape=first)
+    pictures(tmp_path, ["b/1.png"], shape=(4, 5, 3) if len(first) == 2 else (4, 5))
+    assert read_arrays(tmp_path)["x"].shape == shape
+
+
 def test_folders_that_cannot_be_read_are_refused_with_a_sentence(tmp_path):
     with pytest.raises(DataError, match="has 0 subfolders; idx files were needed, or pictures"):
         read_arrays(tmp_path)

@@ -143,6 +143,8 @@ def test_unknown_corruptions_are_refused() -> None:
         (np.zeros((2, 8, 8, 1), np.uint8), r"got uint8 \(2, 8, 8, 1\)"),
         (np.zeros((0, 8, 8, 1)), r"got float64 \(0, 8, 8, 1\)"),
         (np.full((1, 8, 8, 1), 255.0), r"images must lie in \[0, 1\], got 255\.\.255; scale them after corrupting"),
+        (np.linspace(-0.5, 0.5, 64).reshape(1, 8, 8, 1), r"images must lie in \[0, 1\], got -0\.5\.\.0\.5"),
+        (np.linspace(0.5, 1.5, 64).reshape(1, 8, 8, 1), r"images must lie in \[0, 1\], got 0\.5\.\.1\.5"),
         (np.full((1, 8, 8, 1), np.nan), r"images must lie in \[0, 1\], got nan"),
     ],
 )

@@ -126,10 +126,21 @@ def test_the_ends_of_the_margin_are_within_the_range(houses):
 def test_the_largest_count_is_taken_and_classes_are_those_there_are():
     whole = chunk(x=["1", "2", "3", "4"], y=["0", "1", "1", str(2**53)])
     assert find_schema([whole], "y", "count").encode(whole).targets.tolist() == [0, 1, 1, 2**53]
+    beyond = chunk(x=["1"], y=[str(2**53 + 2)])
+    refused(lambda: find_schema([whole], "y", "count").encode(beyond), "a count 0, 1, 2, ... was needed")
     classes = find_schema([chunk(x=["1", "2", "3", "4"], y=["a", "b", "a", "b"])], "y")
     assert classes.decode_targets([0, 1]).tolist() == ["a", "b"]
     for wrong in ([2], [-1]):
         refused(lambda wrong=wrong: classes.decode_targets(wrong), "from 0 to 1")
+
+
+def test_targets_as_far_as_a_million_deviations_are_taken():
+    schema = find_schema([chunk(x=["1", "2", "3", "4"], y=["-1.5", "0.5", "-0.5", "1.5"])], "y", "regression")
+    schema = dataclasses.replace(schema, target=dataclasses.replace(schema.target, mean=0.0, scale=1.0))
+    assert schema.encode(chunk(x=["1", "1"], y=["1e6", "-1e6"])).targets.tolist() == [1e6, -1e6]
+    for wrong in ("1000000.1", "-1000000.1"):
+        one = chunk(x=["1"], y=[wrong])
+        refused(lambda one=one: schema.encode(one), "a number within 1e+06 deviations of the training data was needed")
 
 
 def test_columns_may_come_in_any_order(houses):

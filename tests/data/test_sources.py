@@ -80,6 +80,8 @@ def test_texts_and_few_whole_numbers_are_classes(houses):
     split = load_data(f"{path}:town")
     assert (split.kind, split.num_classes) == ("classification", 3)
     assert set(split.y_test) == {0, 1, 2}, "all classes are in the test part, in proportion"
+    for seed in range(4):
+        assert load_data(f"{path}:town", seed, rows=2).num_classes == 3, "also where not all are in the training part"
 
 
 def test_the_target_of_a_table_has_to_be_named(houses):

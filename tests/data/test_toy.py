@@ -128,3 +128,25 @@ def test_two_moons_foreign_inputs_are_far_from_both_curves() -> None:
     assert inputs.shape == (500, 2)
     for curve in moon_curves():
         assert distance_to(curve, inputs).min() > 1.4
+
+
+def test_points_are_drawn_around_their_centres_by_the_generator_in_the_order_of_the_formulas() -> None:
+    """The same numbers, drawn by hand: a seed names the same data in every version."""
+    inputs, labels = toy.five_gaussians(random(), num_per_class=3)
+    angles = np.pi / 2 + 2 * np.pi * labels / 5
+    centres = 5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    np.testing.assert_allclose(inputs, centres + random().normal(size=(15, 2)))
+    by_hand = random()
+    angles, noise = by_hand.uniform(0, np.pi, 4), by_hand.normal(0, 0.3, (4, 2))
+    upper = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    points = np.concatenate([upper[:2], [1, 0.5] - upper[2:]])
+    np.testing.assert_allclose(toy.two_moons(random(), num=4, noise=0.3)[0], points + noise)
+    by_hand = random()
+    x = np.concatenate([by_hand.uniform(1.5, 2.5, 2), by_hand.uniform(4.5, 6, 2)])
+    inputs, targets = toy.sine_gap(random(), num_per_side=2)
+    np.testing.assert_allclose(inputs, x[:, None])
+    np.testing.assert_allclose(targets, x * np.sin(x) + by_hand.normal(0, 0.25, 4))
+    by_hand = random()
+    middle, angles = by_hand.normal(0, np.sqrt(0.4), (50, 2)), by_hand.uniform(0, 2 * np.pi, 200)
+    ring = by_hand.uniform(10, 12, 200) * np.stack([np.cos(angles), np.sin(angles)])
+    np.testing.assert_allclose(toy.five_gaussians_ood(random()), np.concatenate([middle, ring.T]))

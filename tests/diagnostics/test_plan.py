@@ -167,6 +167,9 @@ def test_in_words_and_in_a_notebook():
     assert "a &lt;b&gt; would be faster" in found._repr_html_()
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(0.0123, "12.3 ms"), (1.5, "1.5 s"), (600, "10 min"), (36_000, "10 h")])
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0123, "12.3 ms"), (1, "1 s"), (1.5, "1.5 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h")],
+)
 def test_times_have_units(seconds, words):
     assert plan_module._duration(seconds) == words

@@ -5,6 +5,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.models import resnet, resnet18, resnet20, resnet32
+from bayesemble.models.resnets import ProjectionBlock
 from bayesemble.task.networks import new_module
 
 
@@ -154,3 +155,16 @@ def test_the_small_stem_keeps_the_size_of_small_images(generator):
 def test_other_stems_are_refused():
     with pytest.raises(be.SettingError, match='"imagenet" or "small", got \'large\''):
         resnet18(stem="large")
+
+
+@pytest.mark.parametrize(("channels", "stride"), [(4, 2), (8, 1), (8, 2)])
+def test_a_shortcut_is_projected_where_size_or_channels_change(channels, stride, generator):
+    with scoped(0):
+        block = ProjectionBlock(4, channels, stride)
+    assert block(torch.randn(2, 4, 6, 6, generator=generator)).shape == (2, channels, 6 // stride, 6 // stride)
+    assert len(block.projection) == 2
+
+
+def test_the_stem_for_large_images_pools_over_three_pixels_around_every_second(eighteen, generator):
+    x = torch.randn(1, 64, 8, 8, generator=generator)
+    torch.testing.assert_close(eighteen[3](x), nn.functional.max_pool2d(x, 3, 2, 1), rtol=0, atol=0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import SettingError
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Leaves
 
@@ -136,7 +137,7 @@ class Members:
         """
         for name, leaf in (self.params | self.buffers).items():
             rows = leaf.unsqueeze(0) if name in self.shared else leaf
-            few = max(_AT_A_TIME // max(rows[:1].numel(), 1), 1)  # members on disk do not come into memory at once
+            few = how_many_fit(_AT_A_TIME, rows[:1].numel())  # members on disk do not come into memory at once
             for start, part in zip(range(0, len(rows), few), rows.split(few), strict=True):
                 sound = _sound(part, name in self.buffers)
                 if not sound.all():

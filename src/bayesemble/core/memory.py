@@ -13,6 +13,11 @@ MEGABYTE = 1024**2
 _NO_LIMIT = 2.0**60  # version 1 of control groups has a number so large for it
 
 
+def how_many_fit(room: int, each: int) -> int:
+    """How many things of a size are handled at a time: as many as fit into the room, but at least one."""
+    return max(room // max(each, 1), 1)
+
+
 def available_memory() -> float:
     """Bytes that can be had: what Linux says is available or can be swapped, else all there are, if that can be known.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bayesemble.core.arrays import check_finite
 from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import require
 from bayesemble.predictive import ClassPredictive, NormalPredictive, Predictive
 from bayesemble.training.batches import PerMember
@@ -155,7 +156,7 @@ def wasserstein(ours: NormalPredictive, theirs: NormalPredictive) -> Tensor:
     weights = torch.cat([ours.weights, -theirs.weights]).double()
     levels = [_levels(side.num_members) for side in (ours, theirs)]
     points = sum(len(level) * side.num_members for level, side in zip(levels, (ours, theirs), strict=True))
-    rows_at_once = max(1, CELLS_AT_ONCE // ((points + _EVENLY_SPACED_POINTS) * len(weights)))
+    rows_at_once = how_many_fit(CELLS_AT_ONCE, (points + _EVENLY_SPACED_POINTS) * len(weights))
     parts = []
     for mean, std in zip(means.split(rows_at_once, 1), stds.split(rows_at_once, 1), strict=True):
         mean = mean - mean.mean(0)  # far from zero, B would lose its digits

@@ -14,6 +14,7 @@ import torch
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Leaves, TrainingData
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry import batch_norm
@@ -40,7 +41,7 @@ def prepare(state: State, networks: Networks, draws: int, data: TrainingData, co
     if not names:
         return state
     each, parts = math.ceil(draws / members), []
-    together = max(_TOGETHER // members, 1) * members  # whole turns of all members, whose data may be their own
+    together = how_many_fit(_TOGETHER, members) * members  # whole turns of all members, whose data may be their own
     for begin in range(0, each * members, together):
         numbers = range(begin, min(begin + together, each * members))
         parts.append(batch_norm.refreshed(task, networks(state, numbers, roots), data, context.executor))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.memory import how_many_fit
 from bayesemble.metrics.scores import match_counts
 from bayesemble.predictive import (
     LocationScalePredictive,
@@ -75,7 +76,7 @@ def _by_pieces(
 ) -> float:
     """Mean of a score over all rows, worked out for as many rows at a time as memory takes; a row needs `cells`."""
     total = 0.0
-    for rows in torch.arange(len(values)).split(max(1, CELLS_AT_ONCE // cells)):
+    for rows in torch.arange(len(values)).split(how_many_fit(CELLS_AT_ONCE, cells)):
         piece = replace(predictive, means=predictive.means[:, rows], stds=predictive.stds[:, rows])
         total += float(score(piece, values[rows]).sum())
     return total / len(values)
@@ -130,7 +131,7 @@ def _poisson_crps(weights: Tensor, rates: Tensor, counts: Tensor) -> float:
     """Sum over rows; rates are `(member, row)`. Rows of similar windows are computed together."""
     low, width = _count_window(rates)
     total = 0.0
-    for rows in width.argsort().split(max(1, CELLS_AT_ONCE // (64 * len(weights)))):
+    for rows in width.argsort().split(how_many_fit(CELLS_AT_ONCE, 64 * len(weights))):
         total += _window_sum(weights, rates[:, rows], counts[rows], low[rows], int(width[rows].max()))
     return total
 
@@ -156,7 +157,7 @@ def _window_sum(weights: Tensor, rates: Tensor, counts: Tensor, low: Tensor, wid
     """Sum of (F(k) - [k >= y])^2 over all counts k and all rows; inside the window term by term."""
     below, above = (low - counts).clamp_min(0), (counts - low - width).clamp_min(0)
     total, cdf = float((below + above).sum()), torch.zeros_like(low)
-    for offsets in torch.arange(width, device=rates.device).split(max(1, CELLS_AT_ONCE // rates.numel())):
+    for offsets in torch.arange(width, device=rates.device).split(how_many_fit(CELLS_AT_ONCE, rates.numel())):
         grid = low + offsets[:, None]
         masses = torch.distributions.Poisson(rates, validate_args=False).log_prob(grid[:, None]).exp()
         cdfs = cdf + torch.einsum("m,kmr->kr", weights, masses).cumsum(0)

@@ -87,7 +87,7 @@ def resnet(depth: int, num_classes: int, width: int = 16, channels: int = 3, nor
     before = width
     for stage in range(3):
         after = width * 2**stage
-        for block in range((depth - 2) // 6):
+        for block in range(depth // 6):
             layers.append(BasicBlock(before, after, stride=2 if stage and not block else 1, norm=norm))
             before = after
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, num_classes))

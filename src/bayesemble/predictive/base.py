@@ -21,6 +21,7 @@ from torch import Tensor
 from bayesemble.core.arrays import check_finite, numbers
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.html import facts_table
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import require
 
 _Own = TypeVar("_Own", bound="Predictive")
@@ -246,9 +247,7 @@ class Predictive(ABC):
         if len(weights) == 1:
             return values[0] + weights.log()
         logs = weights.log().reshape(-1, *[1] * (values.dim() - 1))
-        if values.numel() <= _NUMBERS_AT_A_TIME:
-            return torch.logsumexp(values + logs, dim=0)
-        few = max(_NUMBERS_AT_A_TIME // values[:, :1].numel(), 1)  # rows that stay in the processor's cache
+        few = how_many_fit(_NUMBERS_AT_A_TIME, values[:, :1].numel())  # rows that stay in the processor's cache
         return torch.cat([torch.logsumexp(part + logs, dim=0) for part in values.split(few, dim=1)])
 
     def _weighed(self, values: Tensor) -> tuple[Tensor, Tensor]:

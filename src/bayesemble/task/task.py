@@ -16,6 +16,7 @@ from torch.func import functional_call
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.members import Members
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Inputs, Leaves
 from bayesemble.predictive import Predictive
@@ -393,7 +394,7 @@ class BoundTask(Task):
                 gradients[name].add_(leaf, alpha=-1 / (self.temperature * self.scales[name] ** 2))
                 continue
             # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = min(max(self.prior_block * len(leaf) // max(leaf.numel(), 1), 1), len(leaf))
+            rows = how_many_fit(self.prior_block * len(leaf), leaf.numel())
             wholes = [gradients[name], leaf, *([center[name]] if center else [])]
             if isinstance(factor, Tensor) and by_member:
                 wholes.append(factor.to(leaf).reshape(-1, *[1] * (leaf.dim() - 1)))

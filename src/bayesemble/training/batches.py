@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 from bayesemble.core import seeds
 from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, check_rows
 from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
@@ -108,7 +109,7 @@ class ArraySource:
     def _batches_at_a_time(self, size: int) -> int:
         """How many batches are gathered in one go, of which they are then views: many, if they are small."""
         row = sum(leaf[0].numel() for leaf in (*tensors_of(self.inputs), self.targets))
-        return max(_NUMBERS_AT_A_TIME // max(row * size, 1), 1)
+        return how_many_fit(_NUMBERS_AT_A_TIME, row * size)
 
     def _take(self, rows: Tensor) -> Batch:
         if self.per_member:

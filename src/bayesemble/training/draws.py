@@ -10,6 +10,7 @@ import torch
 
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import require
 from bayesemble.methods import Method
 
@@ -114,4 +115,4 @@ def _own_bytes(members: Members, but: Container[int] = ()) -> int:
 
 def draws_at_once(size: int) -> int:
     """How many networks of this many bytes to draw at a time."""
-    return max(min(_DRAWS_AT_A_TIME, _BYTES_AT_A_TIME // max(size, 1)), 1)
+    return min(how_many_fit(_BYTES_AT_A_TIME, size), _DRAWS_AT_A_TIME)

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from bayesemble.core.errors import Interrupted, SettingError, TrainingError
 from bayesemble.core.members import Members, State
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Info, tensors_of
 from bayesemble.execute.choose import Choice
@@ -123,7 +124,7 @@ def _most_together(one: Ready) -> int:
     ensemble, source = one.run.ensemble, one.source
     few, rows = next(source.in_order(4)), one.plan.batch_size or source.num_data
     load = load_of(ensemble.task, ensemble.state.members, few, rows)
-    return max(NUMBERS_TOGETHER // (load.members * load.numbers), 1)
+    return how_many_fit(NUMBERS_TOGETHER, load.members * load.numbers)
 
 
 def _train_few(ready: list[Ready], progress: bool) -> list[Run]:

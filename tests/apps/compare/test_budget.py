@@ -110,7 +110,19 @@ def test_a_plan_is_read_back_and_belongs_to_its_settings(tmp_path):
     assert read_plan(path, same)["epochs"] == {"map": 7}
     with pytest.raises(be.CheckpointError, match=r"plan of another comparison: members was 2, now it is 3"):
         read_plan(path, same | {"members": 3})
-    for content in ({}, {"settings": {}, "seconds": 1.0, "epochs": {"map": 0}}):
+    right = {"settings": same, "seconds": 1.0, "epochs": {"map": 1}}
+    write_json(path, right)
+    assert read_plan(path, same) == right
+    for wrong in (
+        {"epochs": {"map": 0}},
+        {"epochs": {"map": 1.5}},
+        {"epochs": {"map": 7, "swag": -1}},
+        {"seconds": "1"},
+    ):
+        write_json(path, right | wrong)
+        with pytest.raises(be.CheckpointError, match=r"does not hold the plan of a comparison"):
+            read_plan(path, same)
+    for content in ({}, {"settings": {}, "seconds": 1.0, "epochs": {"map": 1}}):
         write_json(path, content)
         with pytest.raises(be.CheckpointError, match=r"does not hold the plan of a comparison"):
             read_plan(path, same)

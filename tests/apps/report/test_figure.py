@@ -38,6 +38,8 @@ def test_apart_every_method_has_a_drawing_of_its_own():
 
 def test_thinning_keeps_both_ends():
     assert thinned(5, 10) == [0, 1, 2, 3, 4]
+    assert thinned(5, 5) == [0, 1, 2, 3, 4]
+    assert thinned(9, 10, first=6) == [6, 7, 8]
     some = thinned(1000, 10, first=50)
     assert (len(some), some[0], some[-1]) == (10, 50, 999)
 

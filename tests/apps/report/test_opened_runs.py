@@ -41,8 +41,9 @@ def test_numbers_are_in_their_original_units(tmp_path):
     spread = one.numbers.epistemic
     assert spread[agree[0].row] == spread.min()
     assert spread[disagree[0].row] == spread.max()
-    place, low = disagree[0].row, one.numbers.member_mean[:, disagree[0].row].min()
-    assert f"({float(low):.2f} to " in disagree[0].answers
+    place = disagree[0].row
+    low, high = one.numbers.member_mean[:, place].aminmax()
+    assert f"({float(low):.2f} to {float(high):.2f})" in disagree[0].answers
     assert disagree[0].truth == f"{float(one.targets[place]):.2f}"
 
 

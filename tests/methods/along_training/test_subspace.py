@@ -4,8 +4,10 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.errors import SettingError
+from bayesemble.core.types import Batch, Clock
 from bayesemble.diagnostics.convergence import effective_sample_size
 from bayesemble.methods.along_training.running_moments import MEAN
+from bayesemble.methods.base import Context
 from helpers import norm_mlp, quick_fit, small_mlp, table
 
 SHORT = {"epochs": 12, "batch_size": 16}  # 36 steps
@@ -193,3 +195,21 @@ def test_the_plane_of_a_curve_holds_the_member_and_the_next_one():
 def test_a_curve_needs_another_member():
     with pytest.raises(SettingError, match="needs num_members=2"):
         quick_fit(task(), table(), small(basis="curve"), **SHORT)
+
+
+def test_the_middle_of_a_curve_moves_at_the_learning_rate():
+    """A first step of Adam is as long as its rate, and so is the first of all epochs."""
+    x, y = table()
+    bound = task().bind(len(x), x)
+    members = bound.new_members(2, seed=0)
+    found = []
+    for rate in (0.01, 0.02):
+        method = small(num_members=2, basis="curve", curve_epochs=1, learning_rate=rate)
+        context = Context(bound, be.Vmap(), Clock(0, 10, 0))
+        generators = [torch.Generator().manual_seed(member) for member in range(2)]
+        points = method._curves(members, lambda: iter([Batch(x, y)]), context, generators)
+        for name, leaf in members.params.items():
+            torch.testing.assert_close(points[name][:, [0, 2]], torch.stack([leaf, leaf.roll(-1, 0)], 1))
+        found.append(torch.cat([(leaf[:, 1] - (leaf[:, 0] + leaf[:, 2]) / 2).flatten() for leaf in points.values()]))
+    torch.testing.assert_close(found[1], 2 * found[0], rtol=1e-3, atol=1e-6)
+    assert found[0].abs().median() == pytest.approx(0.01, rel=1e-3)

@@ -8,6 +8,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.methods.repulsion.density_scores import (
     ESTIMATORS,
+    _spectral,
     calibrate,
     effective_dimension,
     kde,
@@ -138,6 +139,12 @@ def test_ssge_is_the_sum_over_eigenpairs_at_the_samples_and_elsewhere(kernel, th
     close(found, ssge(x, kernel, 0.05, threshold, at=x), 1e-12)
     found = ssge(x, kernel, 0.05, threshold, at=elsewhere)
     close(found, naive_ssge(x, kernel, 0.05, elsewhere, threshold))
+
+
+@pytest.mark.parametrize(("threshold", "kept"), [(0.49, 1), (0.5, 1), (0.51, 2), (0.75, 2), (1.0, 3), (None, 3)])
+def test_eigenpairs_are_kept_up_to_the_one_that_reaches_the_threshold(threshold, kept):
+    between = torch.diag(torch.tensor([0.5, 1.5, 0.5], dtype=torch.float64))  # with the ridge 1, 2, 1: half of 4 is 2
+    assert torch.linalg.matrix_rank(_spectral(between, 0.5, threshold)) == kept
 
 
 def test_the_threshold_keeps_the_eigenvalue_that_crosses_it_and_never_none():

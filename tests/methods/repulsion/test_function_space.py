@@ -332,3 +332,22 @@ def test_norms_are_those_of_the_last_estimate():
     assert torch.equal(norms[0], norms[2])
     assert not torch.equal(norms[2], norms[3])
     assert torch.equal(norms[3], norms[4])
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "alone"),
+    [
+        ({}, 0, True),
+        ({}, 1, False),
+        ({"function_prior": False}, 0, False),
+        ({"points": "noise"}, 1, True),
+        ({"points": "noise", "function_prior": False}, 0, True),
+    ],
+)
+def test_steps_are_on_their_own_where_something_is_drawn(settings, step, alone):
+    method = be.Repulsive(num_members=3, space="function", prior_every=2, **settings)
+    x, _ = data()
+    for prior, expected in ((be.NormalPrior(std=1.0), alone), (None, "points" in settings)):
+        bound = be.Task(tiny, be.Gaussian(0.5), prior=prior).bind(len(x), x)
+        kind = method.kind_of_step(Context(bound, be.Vmap(), Clock(step, 10, 0)))
+        assert (kind is None) == expected

@@ -74,7 +74,7 @@ def several(shown: Sequence[Shown]) -> list[Shown]:
 
 def thinned(num: int, most: int, first: int = 0) -> list[int]:
     """Indices from `first` to the last of `num`, `most` of them at most."""
-    return sorted({round(index) for index in np.linspace(first, num - 1, min(num - first, most))})
+    return sorted({round(index) for index in np.linspace(first, num - 1, most)})
 
 
 def padded(ends: Sequence[float], share: float = 0.05) -> tuple[float, float]:

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Leaves
 from bayesemble.methods.laplace import gauss_newton
 from bayesemble.methods.laplace.gauss_newton import WIDE, Network, Rows, closed_information, is_softmax, output_roots
@@ -39,7 +40,7 @@ class _Samples(NamedTuple):
     def slopes(self) -> Iterator[Tensor]:
         """sum_p v_kp (x) phi_p, `(sample and k, channel, feature)`: as many at a time as memory takes."""
         (num, count, _, channels), features = self.vectors.shape, self.entering.shape[2]
-        size = max(gauss_newton.BUDGET // (WIDE * max(count, 1) * channels * features), 1)
+        size = how_many_fit(gauss_newton.BUDGET, WIDE * count * channels * features)
         for part in (slice(start, start + size) for start in range(0, num, size)):
             yield torch.einsum("skpc,spf->skcf", self.vectors[part], self.entering[part]).flatten(0, 1)
 
@@ -71,7 +72,7 @@ def _samples(network: Network, seen: Features, targets: Tensor) -> Iterator[_Sam
     else:
         width = seen.picked.shape[1]
         each = WIDE * width * (width + seen.entering.shape[1] * seen.channels)
-        for rows in torch.arange(len(targets)).split(max(gauss_newton.BUDGET // each, 1)):
+        for rows in torch.arange(len(targets)).split(how_many_fit(gauss_newton.BUDGET, each)):
             some = _rows_of(seen, rows)
             roots = output_roots(network.task, some.outputs, targets[rows], params).double()
             vectors = torch.stack([some.of_layer(column) for column in roots.unbind(2)], dim=1)
@@ -82,7 +83,7 @@ def _rows_at_once(seen: Features) -> tuple[Tensor, ...]:
     """Rows, as many at a time as memory takes in double precision."""
     num, positions, features = seen.entering.shape
     each = WIDE * positions * (3 * features + 4 * seen.channels)
-    return torch.arange(num).split(max(gauss_newton.BUDGET // each, 1))
+    return torch.arange(num).split(how_many_fit(gauss_newton.BUDGET, each))
 
 
 def _rows_of(seen: Features, rows: Tensor) -> Features:

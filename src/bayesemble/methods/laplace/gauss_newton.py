@@ -20,6 +20,7 @@ from torch.func import jacrev, jvp, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesemble.core.errors import ModelError
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.methods.laplace.gaussian_blocks import Block, Layout
 from bayesemble.task.likelihoods import Categorical
@@ -154,12 +155,12 @@ def _row_gradients(network: Network, rows: Rows, layout: Layout) -> Iterator[Ten
         with torch.no_grad():
             outputs = network.outputs(inputs)
         width = outputs[0].numel()
-        at_once = max(BUDGET // (width * (each + WIDE * width)), 1)
+        at_once = how_many_fit(BUDGET, width * (each + WIDE * width))
         for start in range(0, len(outputs), at_once):
             part = slice(start, start + at_once)
             roots = output_roots(network.task, outputs[part], targets[part], network.params)
             own = map_tensors(lambda leaf, part=part: leaf[part], inputs)  # type: ignore[misc]
-            for columns in roots.split(max(BUDGET // each, 1), dim=2):
+            for columns in roots.split(how_many_fit(BUDGET, each), dim=2):
                 found = _pulled_back(network, own, columns)
                 joined = torch.cat([found[name].reshape(*found[name].shape[:2], -1) for name in layout.names], dim=2)
                 yield joined.flatten(0, 1).cpu().double()
@@ -171,7 +172,7 @@ def jacobians(network: Network, inputs: Inputs) -> Iterator[tuple[Tensor, Leaves
         outputs = network.outputs(inputs)
     width = outputs[0].numel()
     numbers = sum(leaf.numel() for leaf in network.chosen.values())
-    at_once = max(BUDGET // (width * outputs.element_size() * (numbers + width)), 1)
+    at_once = how_many_fit(BUDGET, width * outputs.element_size() * (numbers + width))
     for start in range(0, len(outputs), at_once):
         part = slice(start, start + at_once)
         own = map_tensors(lambda leaf, part=part: leaf[part], inputs)  # type: ignore[misc]

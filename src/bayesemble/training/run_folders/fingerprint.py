@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from bayesemble.core.errors import CheckpointError
+from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Inputs
 
 Fingerprint = dict[str, Any]
@@ -29,8 +30,7 @@ def hash_arrays(arrays: Mapping[str, Tensor]) -> str:
     for name in sorted(arrays):
         array = arrays[name].detach()
         digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
-        rows = max(_BLOCK // max(array[:1].nbytes, 1), 1)
-        for block in array.split(rows):
+        for block in array.split(how_many_fit(_BLOCK, array[:1].nbytes)):
             digest.update(block.cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
 
