@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from bayesemble.methods.along_training.snapshot import Snapshot as Snapshot
     from bayesemble.methods.along_training.subspace import Subspace as Subspace
     from bayesemble.methods.laplace.laplace import Laplace as Laplace
+    from bayesemble.methods.mean_field import MeanField as MeanField
     from bayesemble.methods.along_training.hmc import HMC as HMC
     # isort: on
     # methods: end
