@@ -68,7 +68,7 @@ def noisy_outputs(layer: nn.Module, kind: int, x: Tensor, num: int) -> tuple[Ten
 )
 def test_each_row_has_the_law_of_random_weights_and_rows_are_uncorrelated(layer, kind, shape):
     """Outputs are linear in the weights, f = J w: each row has the covariance J diag(std^2) J', places included."""
-    layer, num = layer.double(), 1500
+    layer, num = layer.double(), 800
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).double()
     found, stds = noisy_outputs(layer, kind, x, num)
     names = [name for name, _ in layer.named_parameters()]
@@ -87,7 +87,7 @@ def test_each_row_has_the_law_of_random_weights_and_rows_are_uncorrelated(layer,
     # Products of signs have up to three times the variance of a normal product of equal covariance.
     error = (3 * (variance[:, None] * variance + covariance.square()) / num).sqrt()
     assert (found.T.cov() - covariance).abs().lt(4 * error).all()
-    assert (covariance - covariance.diagonal().diag()).abs().gt(4 * error).any() == (kind == SIGNS), "places are tied"
+    assert (covariance - covariance.diagonal().diag()).abs().gt(3 * error).any() == (kind == SIGNS), "places are tied"
 
 
 def test_a_row_of_zeros_has_finite_slopes():

@@ -54,7 +54,7 @@ def kinds_of_layers(task: BoundTask) -> dict[str, int]:
     for name, layer in task.module.named_modules():
         prefix = f"{name}." if name else ""
         names = [prefix + leaf for leaf, _ in layer.named_parameters(recurse=False)]
-        known = type(layer) in (nn.Linear, *_CONVOLUTIONS) and all(leaf in task.shapes for leaf in names)
+        known = _runs_as_its_kind(layer) and all(leaf in task.shapes for leaf in names)
         if known and not any(sum(leaf in own for own in owners) > 1 for leaf in names):
 
             def see(_: nn.Module, args: tuple[Any, ...], given: Tensor, name: str = name) -> None:
@@ -72,6 +72,15 @@ def kinds_of_layers(task: BoundTask) -> dict[str, int]:
         for name, met in calls.items()
         if len(met) == 1 and _rows_come_first(task.module.get_submodule(name), *met[0], len(outputs))
     }
+
+
+def _runs_as_its_kind(layer: nn.Module) -> bool:
+    """Whether it is a dense layer or a convolution; a class derived from one may do anything in its place."""
+    own: Any = type(layer)
+    if isinstance(layer, _CONVOLUTIONS):
+        kind = next(kind for kind in _CONVOLUTIONS if isinstance(layer, kind))
+        return own.forward is kind.forward and own._conv_forward is kind._conv_forward
+    return isinstance(layer, nn.Linear) and own.forward is nn.Linear.forward
 
 
 def _rows_come_first(layer: nn.Module, args: tuple[Any, ...], given: Tensor, rows: int) -> bool:
