@@ -116,6 +116,7 @@ SPECIAL: dict[tuple[str, str], Any] = {
     ("snapshot", "snapshots"): 2,
     ("hmc", "warmup"): 0.25,
     ("mean_field", "noise"): "plain",
+    ("subspace", "prior"): "task",
 } | {(name, "start"): trained_network() for name in IMPLICIT}
 ALSO_NEEDS = {
     ("svgd", "kernel"): {"calibrate": False},
