@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from bayesemble.diagnostics.convergence import convergence as convergence
     from bayesemble.diagnostics.diagnose import diagnose as diagnose
     from bayesemble.diagnostics.fidelity import fidelity as fidelity
+    from bayesemble.diagnostics.learned_prior import learned_prior as learned_prior
+    from bayesemble.diagnostics.match_prior import match_prior as match_prior
     from bayesemble.diagnostics.plan import plan as plan
     from bayesemble.diagnostics.prior_predictive import prior_predictive as prior_predictive
     from bayesemble.diagnostics.size import count_parameters as count_parameters
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from bayesemble.methods.along_training.snapshot import Snapshot as Snapshot
     from bayesemble.methods.along_training.subspace import Subspace as Subspace
     from bayesemble.methods.laplace.laplace import Laplace as Laplace
+    from bayesemble.methods.mean_field import MeanField as MeanField
     from bayesemble.methods.along_training.hmc import HMC as HMC
     # isort: on
     # methods: end

@@ -36,6 +36,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "snapshot": {"snapshots": 3},
     "laplace": {"draws": 4},
     "mc_dropout": {"draws": 4},
+    "mean_field": {"draws": 4},
 } | {name: {"draws": 4, "components": 3} for name in IMPLICIT}
 
 
@@ -116,6 +117,8 @@ SPECIAL: dict[tuple[str, str], Any] = {
     ("laplace", "select"): "all",
     ("snapshot", "snapshots"): 2,
     ("hmc", "warmup"): 0.25,
+    ("mean_field", "noise"): "plain",
+    ("subspace", "prior"): "task",
 } | {(name, "start"): trained_network() for name in IMPLICIT}
 ALSO_NEEDS = {
     ("svgd", "kernel"): {"calibrate": False},
@@ -123,8 +126,9 @@ ALSO_NEEDS = {
     ("snapshot", "cycle"): {"start": 0.25},
     ("explicit", "jitter"): {"start": trained_network()},
 }
-REFUSED = {("explicit", "rate"), ("laplace", "weight_decay")}
-REFUSED |= {(name, "anchored") for name in (*IMPLICIT, "laplace")}
+NEEDS_PRIOR = ("laplace", "mean_field")
+REFUSED = {("explicit", "rate")} | {(name, "weight_decay") for name in NEEDS_PRIOR}
+REFUSED |= {(name, "anchored") for name in (*IMPLICIT, *NEEDS_PRIOR)}
 SAME = {("explicit", "train")}  # all of its leaves are components
 
 
@@ -173,7 +177,7 @@ def test_no_setting_is_ignored(name, setting):
     before = SHORT.get(name, {}) | {key: own for key, own in company.items() if hasattr(method_class(name), key)}
     value = SPECIAL.get((name, setting), OTHERS.get(setting))
     value = another(name, before, setting) if value is None else value
-    task = {"prior": None} if setting == "weight_decay" and name != "laplace" else {}
+    task = {"prior": None} if setting == "weight_decay" and name not in NEEDS_PRIOR else {}
     assert getattr(make_method(name, **before), setting) != value, "another value than before was needed"
     if (name, setting) in REFUSED:
         with pytest.raises(SettingError, match=setting):

@@ -5,10 +5,12 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.io
 from PIL import Image
 
 from bayesemble.core.errors import DataError, MissingExtraError
-from bayesemble.data.array_files import READERS, Reader, find_reader, read_npz, read_pictures
+from bayesemble.data.array_files import READERS, Reader, files_of, find_reader, read_npz, read_pictures
+from bayesemble.data.sources import load_data
 from conftest import REAL_DATA
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)
@@ -41,6 +43,49 @@ def test_a_further_kind_of_file_is_one_row(tmp_path, monkeypatch):
     assert read_arrays(tmp_path / "a.nums")["x"].tolist() == [[1, 2], [3, 4]]
     (tmp_path / "a.csv").write_text("x,y\n1,2\n")
     assert find_reader(tmp_path / "a.csv") is None
+
+
+# --- MAT ---
+
+
+def write_mat(path, images=None, labels=None, **others):
+    """Images `(image, height, width, channel)` as SVHN has them: the image axis last, the digit 0 as 10."""
+    images = np.random.default_rng(0).integers(0, 256, (5, 4, 3, 3), dtype=np.uint8) if images is None else images
+    labels = np.array([[1], [10], [3], [10], [9]], dtype=np.uint8) if labels is None else labels
+    scipy.io.savemat(path, {"X": np.moveaxis(images, 0, 3), "y": labels} | others, do_compression=True)
+    return images
+
+
+def test_the_mat_files_of_svhn_are_read_with_images_first_and_ten_as_zero(tmp_path):
+    train = write_mat(tmp_path / "train_32x32.mat")
+    test = write_mat(tmp_path / "test_32x32.mat", train[:2], np.array([[2], [10]], dtype=np.uint8))
+    found = read_arrays(tmp_path)
+    assert np.array_equal(found["x_train"], train)
+    assert found["y_train"].tolist() == [1, 0, 3, 0, 9]
+    assert np.array_equal(found["x_test"], test[:2])
+    assert found["y_test"].tolist() == [2, 0]
+    assert np.array_equal(read_inputs(tmp_path), test)
+    assert np.array_equal(read_arrays(tmp_path / "train_32x32.mat")["x"], train)
+    assert [file.name for file in files_of(tmp_path)] == ["test_32x32.mat", "train_32x32.mat"]
+    assert len(load_data(str(tmp_path)).x_train) == 5
+
+
+def test_mat_files_of_another_kind_are_refused_in_a_sentence(tmp_path):
+    write_mat(tmp_path / "train_32x32.mat")
+    with pytest.raises(DataError, match=r"has no test_32x32\.mat; both are needed"):
+        read_arrays(tmp_path)
+    path = tmp_path / "a.mat"
+    whole = (tmp_path / "train_32x32.mat").read_bytes()
+    for content in (whole[: len(whole) // 2], b"MATLAB 7.3 MAT-file, Platform", b"", whole[:60]):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="cannot be read as a MAT file"):
+            read_arrays(path)
+    scipy.io.savemat(path, {"Z": np.zeros(3)})
+    with pytest.raises(DataError, match="must hold X"):
+        read_arrays(path)
+    write_mat(path, labels=np.array([1, 2], dtype=np.uint8))
+    with pytest.raises(DataError, match="a label for each image, got"):
+        read_arrays(path)
 
 
 # --- NPZ ---

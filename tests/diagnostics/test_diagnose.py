@@ -23,7 +23,7 @@ def test_the_words_are_those_about_members_and_one_line_about_trust(fitted):
     diagnosis = be.diagnose(fitted, table(seed=1))
     *about_members, trust = str(diagnosis).splitlines()
     assert diagnosis.about_members() == about_members
-    assert len(about_members) == 3
+    assert len(about_members) == 4
     assert trust.startswith("Accuracy ")
 
 
@@ -64,3 +64,41 @@ def test_the_bounds_of_verdicts(fitted):
 def test_a_confident_mistaken_ensemble_is_called_too_sure(fitted):
     x, y = table(seed=1)
     assert "too sure of itself" in str(be.diagnose(fitted, (10 * x, 1 - y)))
+
+
+# --- the theorem's condition ---
+
+
+def test_it_says_whether_averaging_is_empirical_bayes():
+    """Members of one height meet the condition; under a prior, the height is that of the penalised likelihood."""
+    x, y = table()
+
+    def said(method, **options) -> str:
+        return str(be.diagnose(quick_fit(be.Task(small_mlp, be.Categorical(), **options), (x, y), method), (x, y)))
+
+    plain = said(be.DeepEnsemble(num_members=2), prior=None)
+    assert "if all of them are of maximum likelihood on the training rows; this is not met" in plain
+    penalised = said(be.DeepEnsemble(num_members=2))
+    assert "MAP points, of maximum penalised likelihood on the training rows" in penalised
+    assert "does not speak of them" in said(be.SWAG(start=0.0, rank=2, snapshots=3, draws=3))
+    assert "does not speak of them" in said(be.DeepEnsemble(num_members=2, bootstrap=True))
+    assert "does not speak of them" in said(be.DeepEnsemble(num_members=2, weight_decay=0.1), prior=None)
+    assert "nothing to average" in said(be.DeepEnsemble(num_members=1))
+
+
+def test_equal_members_meet_the_condition_and_a_scaled_one_only_without_penalty():
+    x, y = table()
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), (x, y), be.DeepEnsemble(num_members=2))
+    for leaf in ensemble.state.members.params.values():
+        leaf[1] = leaf[0]
+    found = be.diagnose(ensemble, (x, y))
+    assert found.penalised_range == pytest.approx(0, abs=1e-9)
+    assert "this is met on these rows" in found.about_theorem()
+    params = ensemble.state.members.params
+    params["0.weight"][1] *= 3
+    params["0.bias"][1] *= 3
+    params["2.weight"][1] /= 3
+    scaled = be.diagnose(ensemble, (x, y))
+    assert scaled.evidence.likelihood_range == pytest.approx(0, abs=1e-3)
+    assert scaled.penalised_range > 1
+    assert "is not met" in scaled.about_theorem()

@@ -4,6 +4,8 @@ import pytest
 import torch
 
 import bayesemble as be
+from bayesemble.core.errors import SettingError
+from bayesemble.diagnostics import weighting
 from bayesemble.diagnostics.weighting import Evidence, member_log_probs, stacking_weights
 from helpers import quick_fit, small_mlp, table
 
@@ -220,3 +222,52 @@ def test_a_single_member_of_many_networks_cannot_be_weighed(weigh):
     ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table(60), be.ECMP())
     with pytest.raises(be.SettingError, match=r"this ensemble of ECMP has one.*train it with num_members=2 or more"):
         weigh(ensemble, table(60))
+
+
+# --- members under a prior ---
+
+
+def test_the_penalised_evidence_is_that_of_the_log_joint():
+    """By hand: weights in proportion to p(y|theta_m) p(theta_m), with the prior's density in full."""
+    x, y = table()
+    task = be.Task(small_mlp, be.Categorical(), be.NormalPrior(std=0.3))
+    ensemble = quick_fit(task, (x, y), be.DeepEnsemble(num_members=4))
+    plain, found = (weighting.evidence(ensemble, (x, y), penalised=penalised) for penalised in (False, True))
+    params = ensemble.state.members.params
+    density = torch.distributions.Normal(0.0, torch.tensor(0.3, dtype=torch.float64))
+    log_prior = sum(density.log_prob(leaf.double()).flatten(1).sum(1) for leaf in params.values())
+    torch.testing.assert_close(found.log_priors, log_prior)
+    joint = plain.log_likelihoods + log_prior
+    torch.testing.assert_close(found.weights, torch.softmax(joint, 0))
+    assert found.log_evidence == pytest.approx(float(torch.logsumexp(joint - math.log(4), 0)))
+    assert found.likelihood_range == pytest.approx(float(joint.max() - joint.min()))
+    assert found.elbo == pytest.approx(float(joint.mean()))
+    assert found.gap >= 0
+    assert found.deficit == pytest.approx(float(joint.max()) - found.log_evidence)
+    assert not torch.allclose(found.weights, plain.weights)
+
+
+def test_map_points_of_one_height_are_exact_empirical_bayes_with_the_penalty_alone():
+    """Two mirrored MAP points of one and the same network, one of them scaled: by units of ReLU the likelihood is the
+    same and the penalty is not; mirrored points have both."""
+    x, y = table()
+    task = be.Task(small_mlp, be.Categorical())
+    ensemble = quick_fit(task, (x, y), be.DeepEnsemble(num_members=2))
+    params = ensemble.state.members.params
+    order = torch.arange(8).flip(0)
+    for name, leaf in params.items():
+        leaf[1] = leaf[0]
+        leaf[1] = leaf[0][order] if name.startswith("0") else (leaf[0][:, order] if name == "2.weight" else leaf[0])
+    found = weighting.evidence(ensemble, (x, y), penalised=True)
+    assert found.gap == pytest.approx(0, abs=1e-4)
+    params["0.weight"][1] *= 2
+    params["0.bias"][1] *= 2
+    params["2.weight"][1] /= 2
+    assert weighting.evidence(ensemble, (x, y)).gap == pytest.approx(0, abs=1e-4)
+    assert weighting.evidence(ensemble, (x, y), penalised=True).gap > 0.01
+
+
+def test_without_a_prior_there_is_no_penalty():
+    ensemble = quick_fit(be.Task(small_mlp, be.Categorical(), prior=None), table())
+    with pytest.raises(SettingError, match="the task has no prior"):
+        weighting.evidence(ensemble, table(), penalised=True)

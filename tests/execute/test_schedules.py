@@ -6,7 +6,7 @@ from torch.optim import lr_scheduler
 
 from bayesemble.core.errors import SettingError
 from bayesemble.execute import schedules
-from bayesemble.execute.schedules import Constant, Cosine, Cyclical, Step
+from bayesemble.execute.schedules import Constant, Cosine, Cyclical, Exponential, Step
 
 
 def torch_rates(make_scheduler, total):
@@ -44,6 +44,15 @@ def test_warm_up_rises_linearly_from_0_and_meets_the_cosine_at_1():
     assert [schedule(share) for share in (0.0, 0.0625, 0.125, 0.25)] == pytest.approx([0.0, 0.25, 0.5, 1.0])
     assert schedule(0.25 - 1e-9) == pytest.approx(schedule(0.25), abs=1e-6)
     assert schedule(0.25 + 0.75 / 2) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("final", [0.01, 0.5])
+def test_exponential_is_the_exponential_schedule_of_torch(final):
+    expected = torch_rates(lambda o: lr_scheduler.ExponentialLR(o, gamma=final ** (1 / 40)), 40)
+    assert rates_of(Exponential(final), 40) == pytest.approx(expected, rel=1e-12)
+    assert schedules.resolve("exponential")(1.0) == 0.01
+    with pytest.raises(SettingError, match="final is a number above 0, got 0"):
+        Exponential(final=0.0)
 
 
 def test_step_is_the_multi_step_schedule_of_torch():

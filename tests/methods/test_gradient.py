@@ -188,7 +188,7 @@ def test_anchors_of_a_classifier_pull_towards_prior_draws():
         ({"optimizer": "lion"}, "optimizer is 'adam', 'adamw' or 'sgd', got 'lion'"),
         (
             {"schedule": "linear"},
-            "schedule is 'constant', 'cosine', 'step', 'cyclical', a Schedule or a function, got 'linear'",
+            "'cosine', 'step', 'exponential', 'cyclical', a Schedule or a function, got 'linear'",
         ),
         ({"clip": -1.0}, "clip is a number above 0 or None, got -1.0"),
         ({"adversarial": -0.1}, "adversarial is a number from 0, got -0.1"),

@@ -8,7 +8,7 @@ import scipy.stats
 import torch
 
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.metrics import crps, crps_of_mixtures, nll, pinball
+from bayesemble.metrics import crps, crps_of_mixtures, energy_score, nll, pinball, weighted_crps
 from bayesemble.predictive import NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
 from helpers import oracle, poissons, weighted_normals
 
@@ -263,3 +263,94 @@ def test_targets_that_are_no_counts_are_refused(wrong):
 def test_rates_that_are_no_longer_counts_are_refused(rate):
     with pytest.raises(DataError, match=r"summed over more than 16777216 counts in a row: .* leave out the rows"):
         crps(poissons([[1.0], [rate]]), [0])
+
+
+# --- the CRPS of a part of the line ---
+
+
+@pytest.mark.parametrize(
+    ("target", "mean", "std", "low", "high", "expected"),
+    [  # scoringrules 0.10.0: crps_gtcnormal at the thresholds, with the masses beyond them; crps_normal in the last row
+        (0.3, -0.5, 1.2, -1.0, 0.8, 0.427463655406852),
+        (3.0, 0.0, 1.0, 0.5, None, 2.1395597390872956),
+        (-2.0, 1.0, 0.5, None, 1.1, 2.6807158065291787),
+        (0.0, 2.0, 0.3, -1.0, 0.5, 0.4999999679241389),
+        (0.1, 0.0, 1.0, None, None, 0.2376810788616731),
+    ],
+)
+def test_the_weighted_crps_of_a_normal_is_that_of_scoringrules(target, mean, std, low, high, expected):
+    predictive = Predictive.from_normal([mean], [std])
+    assert weighted_crps(predictive, [target], low, high) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("low", [-30.0, -2.0, 0.3, 25.0])
+def test_parts_of_the_line_add_up_to_the_whole_crps(low, generator):
+    normals, targets = weighted_normals(generator)
+    student = StudentPredictive(normals.weights, normals.means, normals.stds, 3)
+    for predictive in (normals, student):
+        parts = [(None, low), (low, low + 0.7), (low + 0.7, None)]
+        total = sum(weighted_crps(predictive, targets, *ends) for ends in parts)
+        assert total == pytest.approx(crps(predictive, targets), rel=2e-5)
+        assert weighted_crps(predictive, targets) == pytest.approx(crps(predictive, targets), rel=2e-5)
+
+
+def test_the_weighted_crps_of_a_mixture_is_the_integral_over_the_part(generator):
+    predictive, targets = weighted_normals(generator)
+    expected, weights = 0.0, predictive.weights.numpy()
+    for row, y in enumerate(targets.tolist()):
+        members = scipy.stats.norm(predictive.means[:, row].numpy(), predictive.stds[:, row].numpy())
+        middle = min(max(y, -1.0), 2.0)
+        expected += scipy.integrate.quad(lambda x, n=members: (weights @ n.cdf(x)) ** 2, -1.0, middle, limit=300)[0]
+        expected += scipy.integrate.quad(lambda x, n=members: (weights @ n.sf(x)) ** 2, middle, 2.0, limit=300)[0]
+    assert weighted_crps(predictive, targets, -1.0, 2.0) == pytest.approx(expected / len(targets), abs=1e-6)
+
+
+def test_what_the_weighted_crps_cannot_honour_is_refused():
+    with pytest.raises(SettingError, match="low has to lie below high, got 1 and 1"):
+        weighted_crps(Predictive.from_normal([0.0], [1.0]), [0.0], 1, 1)
+    with pytest.raises(SettingError, match="crps takes counts"):
+        weighted_crps(poissons([[1.0]]), [1])
+
+
+# --- the energy score ---
+
+
+def test_the_energy_score_of_draws_is_that_of_scoringrules():
+    """scoringrules 0.10.0, es_ensemble with estimator="fair"."""
+    drawn = [
+        [[0.13, -0.13], [0.64, 0.1], [-0.54, 0.36]],
+        [[1.3, 0.95], [-0.7, -1.27], [-0.62, 0.04]],
+        [[-2.33, -0.22], [-1.25, -0.73], [-0.54, -0.32]],
+        [[0.41, 1.04], [-0.13, 1.37], [-0.67, 0.35]],
+        [[0.9, 0.09], [-0.74, -0.92], [-0.46, 0.22]],
+    ]
+    values = [[-1.01, -0.21], [-0.16, 0.54], [0.21, 0.36]]
+    expected = np.mean([0.8223780793792503, 0.5604092467544246, 0.6582668295249405])
+    found = crps_of_mixtures._energy_of_draws(torch.tensor(drawn).double(), torch.tensor(values).double())
+    assert found == pytest.approx(expected, abs=1e-7)
+
+
+def test_of_one_output_the_energy_score_is_the_crps(generator):
+    predictive, targets = weighted_normals(generator)
+    assert energy_score(predictive, targets, num_draws=1500) == pytest.approx(crps(predictive, targets), rel=0.03)
+
+
+def test_the_energy_score_of_a_wide_normal_is_its_closed_form():
+    """X ~ N(0, I) in d dimensions, y = 0: E||X|| (1 - 1 / sqrt 2), with E||X|| = sqrt 2 G((d + 1) / 2) / G(d / 2)."""
+    dim, rows = 4, 300
+    predictive = Predictive.from_normal(torch.zeros(1, rows, dim), 1.0)
+    size = math.sqrt(2) * math.gamma((dim + 1) / 2) / math.gamma(dim / 2)
+    found = energy_score(predictive, torch.zeros(rows, dim), num_draws=50)
+    assert found == pytest.approx(size * (1 - math.sqrt(0.5)), rel=0.005)
+
+
+def test_the_energy_score_sees_whether_outputs_go_together():
+    """Two members that are both high or both low, against two whose outputs cross: the same in each output."""
+    together = Predictive.from_normal(torch.tensor([[[-1.0, -1.0]], [[1.0, 1.0]]]), 0.1)
+    crossed = Predictive.from_normal(torch.tensor([[[-1.0, 1.0]], [[1.0, -1.0]]]), 0.1)
+    target = torch.tensor([[1.0, 1.0]])
+    assert crps(together, target) == pytest.approx(crps(crossed, target))
+    assert energy_score(together, target) < 0.7 * energy_score(crossed, target)
+    assert energy_score(together, target, seed=1) == energy_score(together, target, seed=1)
+    with pytest.raises(SettingError, match="num_draws is a whole number from 2, got 1"):
+        energy_score(together, target, num_draws=1)

@@ -3,8 +3,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import distributions
+from torch import distributions, nn
 
+import bayesemble as be
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, StudentPredictive
 from bayesemble.task.likelihoods import (
@@ -15,6 +16,7 @@ from bayesemble.task.likelihoods import (
     HeteroscedasticStudent,
     Poisson,
 )
+from helpers import largest_difference, quick_fit
 
 MEMBERS, ROWS = 3, 5
 
@@ -357,3 +359,27 @@ def test_probabilities_of_many_rows_are_those_of_few(shape, classes, generator):
     few = [Categorical().predictive(rows, {}, weights) for rows in outputs.split(3, dim=1)]
     torch.testing.assert_close(many.log_probs, torch.cat([one.log_probs for one in few], 1), rtol=1e-13, atol=1e-13)
     assert many.log_probs.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "heads"),
+    [(be.Gaussian(noise="learned"), 1), (be.HeteroscedasticGaussian(), 2), (be.HeteroscedasticStudent(), 2)],
+    ids=lambda value: type(value).__name__,
+)
+def test_forecasts_of_several_steps_take_targets_by_row_and_step(likelihood, heads):
+    """A network that gives `(row, step, 1)`, or two heads for each step, is trained and scored on `(row, step)`."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, generator=generator)
+    y = x @ torch.randn(3, 5, generator=generator)
+
+    def forecaster() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 5 * heads), nn.Unflatten(1, (5, heads)))
+
+    flat, deep = (quick_fit(be.Task(forecaster, likelihood), (x, targets)) for targets in (y, y.unsqueeze(2)))
+    assert largest_difference(flat.state.members.params, deep.state.members.params) == 0
+    predictive = flat.predict(x)
+    assert predictive.mean.shape == (40, 5)
+    assert flat.evaluate((x, y)) == deep.evaluate((x, y.unsqueeze(2)))
+    assert be.metrics.energy_score(predictive, y) > 0
+    with pytest.raises(be.DataError, match=r"targets of shape \(40, 4\) do not fit"):
+        quick_fit(be.Task(forecaster, likelihood), (x, y[:, :4]))

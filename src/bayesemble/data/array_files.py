@@ -1,4 +1,4 @@
-"""Arrays from files: NPZ, folders of idx files as MNIST has them or of CIFAR, and folders of pictures by class.
+"""Arrays from files: NPZ, idx files (MNIST), CIFAR, MAT files (SVHN), and folders of pictures by class.
 
 Whatever the file, what comes back is named x_train, y_train, x_test and y_test, or x and y if it has no test part. Only
 plain arrays are read, nothing that is executable. A further kind of file is a row of `READERS`.
@@ -28,6 +28,7 @@ _NAMES = (("x_train", "y_train", "x_test", "y_test"), ("x", "y"), ("images", "la
 _INPUTS = ("x_test", "x", "images", "x_train")  # the first of them that is there
 _OURS = {"images": "x", "labels": "y"}
 _ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+_MAT_FILES = "*_32x32.mat"
 _GZIP_MAGIC = b"\x1f\x8b"
 _IDX_UNSIGNED_BYTES = 8  # the only type of number that image sets use
 
@@ -53,9 +54,8 @@ def files_of(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     cifar = [file for part in cifar_files(path).values() for file in part]
-    return sorted(
-        {*cifar, *path.glob("*idx*ubyte*"), *(file for one in (path, *_subfolders(path)) for file in _pictures(one))}
-    )
+    pictures = [file for one in (path, *_subfolders(path)) for file in _pictures(one)]
+    return sorted({*cifar, *pictures, *path.glob("*idx*ubyte*"), *path.glob(_MAT_FILES)})
 
 
 # --- NPZ ---
@@ -159,6 +159,59 @@ def _read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error}; it may be cut off or damaged, get it again") from None
 
 
+# --- MAT ---
+
+
+def _has_mat(path: Path) -> bool:
+    return path.suffix.lower() == ".mat" if path.is_file() else path.is_dir() and any(path.glob(_MAT_FILES))
+
+
+def _read_mat_arrays(path: Path) -> dict[str, Array]:
+    if path.is_file():
+        return dict(zip(("x", "y"), _read_mat(path), strict=True))
+    parts = {part: path / f"{part}_32x32.mat" for part in ("train", "test")}
+    missing = [file.name for file in parts.values() if not file.is_file()]
+    if missing:
+        raise DataError(f"{path} has no {' and no '.join(missing)}; both are needed, or the path of a single file")
+    return {
+        f"{name}_{part}": array
+        for part, file in parts.items()
+        for name, array in zip("xy", _read_mat(file), strict=True)
+    }
+
+
+def _read_mat_inputs(path: Path) -> Array:
+    test = path / "test_32x32.mat"
+    return _read_mat(path if path.is_file() else test if test.is_file() else next(iter(sorted(path.glob(_MAT_FILES)))))[
+        0
+    ]
+
+
+def _read_mat(path: Path) -> tuple[Array, Array]:
+    """Images `(image, height, width, channel)` and labels of a file as SVHN has it: X has the images last, 10 means 0.
+
+    Reference: Netzer et al. (2011), "Reading digits in natural images with unsupervised feature learning".
+    """
+    from scipy.io import loadmat
+
+    try:
+        found = loadmat(path, variable_names=("X", "y"))
+    except Exception as error:  # a damaged file makes the parser fail in any way
+        raise DataError(
+            f"{path} cannot be read as a MAT file of version 5 to 7: {error}; it may be cut off or of another kind"
+        ) from error
+    images, labels = found.get("X"), found.get("y")
+    if images is None or labels is None:
+        raise DataError(f"{path} must hold X (height, width, channel, image) and y, as the cropped digits of SVHN have")
+    if images.ndim != 4 or images.dtype != np.uint8 or labels.size != images.shape[3] or labels.dtype.kind not in "uif":
+        raise DataError(
+            f"{path} must hold X (height, width, channel, image) in bytes and a label for each image, got "
+            f"{images.dtype} of shape {images.shape} and {labels.dtype} of shape {labels.shape}"
+        )
+    numbers = labels.reshape(-1).astype(np.int64)
+    return np.ascontiguousarray(np.moveaxis(images, 3, 0)), np.where(numbers == 10, 0, numbers)
+
+
 # --- pictures ---
 
 
@@ -214,6 +267,7 @@ READERS = {
     "npz": Reader(lambda path: path.suffix.lower() == ".npz" and path.is_file(), _read_npz_arrays, _read_npz_inputs),
     "idx": Reader(lambda path: path.is_dir() and _has_idx(path), _read_idx_folder, _read_idx_inputs),
     "cifar": Reader(is_cifar, read_cifar, read_cifar_inputs),
+    "mat": Reader(_has_mat, _read_mat_arrays, _read_mat_inputs),
     "pictures": Reader(Path.is_dir, _read_image_folder, _read_image_inputs),
 }
 """Kinds of files and folders; a path is read by the first that it fits."""

@@ -1,10 +1,11 @@
-"""Data by one text, as the command line takes it: an embedded set, a table file, an NPZ file or a folder of images.
+"""Data by one text, as the command line takes it: an embedded set, a table, a file of arrays or a folder of images.
 
     digits                     an embedded data set
     houses.csv:price           a CSV (.gz too) or Parquet file, and the column that is predicted
     houses.npz                 x and y; or x_train, y_train, x_test, y_test; or images and labels
     fashion-mnist/             a folder of idx files: train-images-idx3-ubyte.gz ...
     cifar-10-batches-py/       a folder of CIFAR-10 or CIFAR-100 in the python or binary form
+    svhn/                      a folder with train_32x32.mat and test_32x32.mat; or one MAT file
     birds/                     a folder with a subfolder of images for each class
 
 Of an NPZ file, whole numbers and texts in y are classes, real numbers are numbers to predict. Sets without a test part

@@ -13,6 +13,9 @@ from bayesemble.diagnostics.weighting import Evidence
 from bayesemble.metrics import Summary
 from bayesemble.training.ensemble import Ensemble
 
+_PENALISED = "penalised likelihood"
+_SAME_HEIGHT = 1.0  # nats: posterior weights then differ by a factor of e at most
+
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
@@ -25,9 +28,37 @@ class Diagnosis:
     stacking_gain: float
     """Nats per row that the best weights gain over the present ones on the same rows; an upper bound."""
     scores: dict[str, float]
+    maximised: str | None
+    """What training maximised for all networks: "likelihood", "penalised likelihood", or None if no such thing."""
+    penalised_range: float | None
+    """By how many nats the penalised log likelihoods of members differ, if it is these that training maximised."""
 
     def __str__(self) -> str:
         return "\n".join([*self.about_members(), *self._about_trust()])
+
+    def about_theorem(self) -> str:
+        """Whether averaging the members is empirical Bayes: exact inference under a prior of point masses at them.
+
+        That holds if all have reached the maximum of the likelihood, or, trained under a prior, of the likelihood times
+        its density; then all are equally likely.
+        """
+        if self.num_members == 1:
+            return "A single network is a point mass: there is nothing to average, and no claim of empirical Bayes."
+        if self.maximised is None:
+            return (
+                "These networks are not trained to the maximum of one function that all have in common (they are "
+                "drawn, sampled, pushed apart, or have data of their own): the theorem that equal weights are exact "
+                "empirical Bayes does not speak of them."
+            )
+        own = self.evidence.likelihood_range if self.penalised_range is None else self.penalised_range
+        met = "is met on these rows" if own <= _SAME_HEIGHT else "is not met on these rows"
+        kind = (
+            "of maximum likelihood" if self.penalised_range is None else "MAP points, of maximum penalised likelihood"
+        )
+        return (
+            f"Averaging members with equal weights is exact empirical Bayes if all of them are {kind} on the training "
+            f"rows; this {met}, where they differ by {own:.3g} nats."
+        )
 
     def about_members(self) -> list[str]:
         """Sentences about members and their weights: what does not depend on the units of the target."""
@@ -41,6 +72,7 @@ class Diagnosis:
             f"posterior has {evidence.effective_members:.1f} effective members (log likelihoods differ by up to "
             f"{evidence.likelihood_range:.3g} nats).",
             f"The best fixed weights would gain {self.stacking_gain:.2g} nats per row here, at most.",
+            self.about_theorem(),
         ]
 
     def _about_trust(self) -> list[str]:
@@ -78,6 +110,8 @@ def diagnose(ensemble: Ensemble, data: Any) -> Diagnosis:
     def log_score(given: torch.Tensor) -> float:
         return float(torch.logsumexp(log_probs + given.log()[:, None], 0).mean())
 
+    maximised = _maximised(ensemble)
+    height = found.log_likelihoods + weighting.log_prior_of_members(ensemble) if maximised == _PENALISED else None
     return Diagnosis(
         num_members=len(log_probs),
         num_rows=log_probs.shape[1],
@@ -85,4 +119,16 @@ def diagnose(ensemble: Ensemble, data: Any) -> Diagnosis:
         evidence=found,
         stacking_gain=log_score(best) - log_score(weights),
         scores=summary.compute(),
+        maximised=maximised,
+        penalised_range=None if height is None else float(height.max() - height.min()),
     )
+
+
+def _maximised(ensemble: Ensemble) -> str | None:
+    """What all networks that predictions average over are maxima of, if they are the ends of one plain training."""
+    own = any(
+        getattr(ensemble.method, name, False) for name in ("anchored", "bootstrap", "adversarial", "weight_decay")
+    )
+    if own or not type(ensemble.method).steps_alike or ensemble.task.mixed:
+        return None
+    return "likelihood" if ensemble.task.prior is None else _PENALISED

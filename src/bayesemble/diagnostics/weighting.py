@@ -6,7 +6,12 @@ likelihood of all training rows under member m, everything Bayes' rule says is a
     log evidence        log m = log sum_m pi_m exp(ll_m)
     posterior weights   w_m   = pi_m exp(ll_m) / m
 
-Equal weights are the exact posterior only if all ll_m are equal. Weights from the training likelihood say which member
+Equal weights are the exact posterior only if all ll_m are equal, as they are where each member has reached the maximum
+of the likelihood: then this prior has the largest evidence of all priors, and averaging members is exact inference
+under it. Members that are trained under a prior are maxima of ll_m + log p(theta_m) instead, and the same holds with
+that penalised likelihood in place of ll_m: `evidence(..., penalised=True)`.
+
+Weights from the training likelihood say which member
 the training data prefer; which average predicts best is a question for held-out data: `stacking` and `pseudo_bma`.
 
 Reference: Loaiza-Ganem et al. (2025), "Deep Ensembles Secretly Perform Empirical Bayes"; Yao et al. (2018), "Using
@@ -23,9 +28,10 @@ import torch
 from torch import Tensor
 
 from bayesemble.core import seeds
-from bayesemble.core.errors import DataError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import require
 from bayesemble.metrics import effective_members
+from bayesemble.task.task import network_leaves
 from bayesemble.training.ensemble import Ensemble
 
 
@@ -37,6 +43,14 @@ class Evidence:
     """(member,): ll_m, the sum over all rows of log p(y|x, theta_m)."""
     prior_weights: Tensor
     """(member,): pi_m."""
+    log_priors: Tensor | None = None
+    """(member,): log p(theta_m) under the task's prior, if that is counted; then ll_m + log p(theta_m) stands for ll_m
+    in all that follows."""
+
+    @property
+    def objectives(self) -> Tensor:
+        """(member,): ll_m, or ll_m + log p(theta_m): what training climbs."""
+        return self.log_likelihoods if self.log_priors is None else self.log_likelihoods + self.log_priors
 
     @property
     def log_evidence(self) -> float:
@@ -51,12 +65,12 @@ class Evidence:
     def tempered(self, temperature: float) -> Tensor:
         """Weights proportional to pi_m exp(ll_m / temperature); the number of rows gives nearly equal ones."""
         require(temperature > 0, f"temperature must be positive, got {temperature}")
-        return torch.softmax(self.prior_weights.log() + self.log_likelihoods / temperature, 0)
+        return torch.softmax(self.prior_weights.log() + self.objectives / temperature, 0)
 
     @property
     def elbo(self) -> float:
         """The bound on the log evidence that equal weights reach: mean_m ll_m - KL(equal || pi)."""
-        return float(self.log_likelihoods.mean()) - _divergence_from_equal(self.prior_weights)
+        return float(self.objectives.mean()) - _divergence_from_equal(self.prior_weights)
 
     @property
     def gap(self) -> float:
@@ -66,12 +80,12 @@ class Evidence:
     @property
     def deficit(self) -> float:
         """What the prior costs against its best atom: max_m ll_m - log evidence, between 0 and -log pi of that atom."""
-        return float(self.log_likelihoods.max()) - self.log_evidence
+        return float(self.objectives.max()) - self.log_evidence
 
     @property
     def likelihood_range(self) -> float:
         """max ll - min ll: equal weights are nearly exact only if this is of the order of 1."""
-        return float(self.log_likelihoods.max() - self.log_likelihoods.min())
+        return float(self.objectives.max() - self.objectives.min())
 
     @property
     def effective_members(self) -> float:
@@ -79,17 +93,29 @@ class Evidence:
         return effective_members(self.weights)
 
     def _log_joint(self) -> Tensor:
-        return self.prior_weights.log() + self.log_likelihoods
+        return self.prior_weights.log() + self.objectives
 
 
-def evidence(ensemble: Ensemble, data: Any) -> Evidence:
+def evidence(ensemble: Ensemble, data: Any, *, penalised: bool = False) -> Evidence:
     """Evidence of the ensemble's point-mass prior, its current weights being the prior weights.
 
     Pass the whole training set, without augmentation: a batch scaled up is useless for weights, since a difference of
-    0.001 in the mean loss is 60 nats on 60,000 rows.
+    0.001 in the mean loss is 60 nats on 60,000 rows. With `penalised`, the log density of each member under the task's
+    prior is added to its log likelihood: what counts for members that are MAP points.
     """
     log_probs = member_log_probs(ensemble, data)
-    return Evidence(log_probs.sum(1), ensemble.draw().weights.double())
+    log_priors = log_prior_of_members(ensemble) if penalised else None
+    return Evidence(log_probs.sum(1), ensemble.draw().weights.double(), log_priors)
+
+
+def log_prior_of_members(ensemble: Ensemble) -> Tensor:
+    """log p(theta_m) of every network that predictions average over under the task's prior, `(network,)`, in double."""
+    task = ensemble.task
+    if task.prior is None:
+        raise SettingError("the task has no prior, so its members are not penalised; leave out penalised=True")
+    require(not task.mixed, "networks of different architectures have densities that cannot be compared")
+    leaves = {name: leaf.double() for name, leaf in network_leaves(ensemble.draw().unshared().params).items()}
+    return task.prior.log_prob(leaves, task.scales)
 
 
 def stacking(ensemble: Ensemble, data: Any) -> Tensor:

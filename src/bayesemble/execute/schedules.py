@@ -65,6 +65,23 @@ class Step(Schedule):
 
 
 @dataclass(frozen=True)
+class Exponential(Schedule):
+    """The rate falls by the same share in every step, from 1 to `final`.
+
+    factor = final ** t
+    """
+
+    final: float = setting(0.01, "the factor at the end", above=0)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def __call__(self, progress: float) -> float:
+        """Give the factor on the learning rate."""
+        return self.final**progress
+
+
+@dataclass(frozen=True)
 class Cyclical(Schedule):
     """A cosine from 1 to 0, started anew `cycles` times.
 
@@ -90,6 +107,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "constant": Constant,
     "cosine": Cosine,
     "step": Step,
+    "exponential": Exponential,
     "cyclical": Cyclical,
 }
 

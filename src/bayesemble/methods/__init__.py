@@ -25,6 +25,7 @@ from bayesemble.methods.implicit.patched import Explicit as Explicit
 from bayesemble.methods.implicit.patched import Patched as Patched
 from bayesemble.methods.laplace.laplace import Laplace as Laplace
 from bayesemble.methods.mc_dropout import MCDropout as MCDropout
+from bayesemble.methods.mean_field import MeanField as MeanField
 from bayesemble.methods.repulsion.repulsive import Repulsive as Repulsive
 from bayesemble.methods.repulsion.stein import Stein as Stein
 
@@ -75,6 +76,9 @@ METHODS: dict[str, Entry] = {
     "laplace": Entry(
         Laplace,
         "a Gaussian at the trained network from the curvature of its loss, last layer or all; many are a mixture",
+    ),
+    "mean_field": Entry(
+        MeanField, "mean-field variational inference: an independent Gaussian for each weight, the single-mode rival"
     ),
     "hmc": Entry(
         HMC, "Hamiltonian Monte Carlo on the whole data: the truth for small networks that others are measured by"

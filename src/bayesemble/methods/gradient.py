@@ -122,8 +122,11 @@ class GradientMethod(Method):
 
     def likelihood_gradients(self, members: Members, batch: Batch, context: Context) -> tuple[Tensor, Leaves]:
         """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
-        function = _adversarial(context.task, self.adversarial) if self.adversarial else None
-        return context.gradients(members, batch, function)
+        return context.gradients(members, batch, self.data_term(context.task))
+
+    def data_term(self, task: BoundTask) -> MemberFunction:
+        """What training climbs for one member: its mean log likelihood on a batch, and on an adversarial one."""
+        return _adversarial(task, self.adversarial) if self.adversarial else task.mean_log_likelihood
 
     def numbers(self, clock: Clock) -> dict[str, float]:
         """The learning rate, by the schedule."""

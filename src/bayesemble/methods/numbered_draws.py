@@ -47,6 +47,9 @@ def prepare(state: State, networks: Networks, draws: int, data: TrainingData, co
         parts.append(batch_norm.refreshed(task, networks(state, numbers, roots), data, context.executor))
     whole = {name: torch.cat([part.buffers[name] for part in parts]) for name in names}
     own = {name: leaf.unflatten(0, (each, members)).transpose(0, 1).contiguous() for name, leaf in whole.items()}
+    left_out = state.members.weights == 0  # those that were dropped, whose weights may be absurd
+    for name, leaf in own.items():
+        leaf[left_out] = state.members.buffers[name][left_out].unsqueeze(1)
     return replace(state, slots=state.slots | {BUFFERS: own})
 
 

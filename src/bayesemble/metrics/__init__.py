@@ -31,6 +31,8 @@ from bayesemble.metrics.corruption import published_corruption_table as publishe
 from bayesemble.metrics.corruption import relative_corruption_error as relative_corruption_error
 from bayesemble.metrics.corruption import relative_mean_corruption_error as relative_mean_corruption_error
 from bayesemble.metrics.crps_of_mixtures import crps as crps
+from bayesemble.metrics.crps_of_mixtures import energy_score as energy_score
+from bayesemble.metrics.crps_of_mixtures import weighted_crps as weighted_crps
 from bayesemble.metrics.curves import Bands as Bands
 from bayesemble.metrics.curves import IntervalCoverage as IntervalCoverage
 from bayesemble.metrics.curves import SizeCurve as SizeCurve

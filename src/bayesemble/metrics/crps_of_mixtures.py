@@ -1,4 +1,4 @@
-"""The continuous ranked probability score of real numbers and counts."""
+"""The continuous ranked probability score of real numbers and counts, of a part of the line, and of several outputs."""
 
 import math
 from collections.abc import Callable
@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesemble.core import seeds
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import how_many_fit
+from bayesemble.core.settings import whole
 from bayesemble.metrics.scores import match_counts
 from bayesemble.predictive import (
     LocationScalePredictive,
@@ -68,6 +70,79 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
     )
 
 
+def weighted_crps(
+    predictive: RealPredictive, targets: Any, low: float | None = None, high: float | None = None
+) -> float:
+    """The part of the CRPS that lies between two thresholds, in units of the target. Lower is better.
+
+    A proper score for those who care about some values only, such as floods: what is predicted elsewhere does not
+    count, but all rows do, so that a model gains nothing by being sure of the wrong ones. Without thresholds it is the
+    CRPS; scores of thresholds that touch add up.
+
+        integral from low to high of (F(x) - [x >= y])^2 dx
+
+    The integral is taken numerically, to five digits.
+
+    Args:
+        predictive: What was predicted: mixtures of normals or Student t distributions.
+        targets: The right answers, `(row,)` or `(row, output)`.
+        low: Where what counts begins; None counts all small values.
+        high: Where it ends; None counts all large values.
+
+    Reference: Gneiting & Ranjan (2011), "Comparing density forecasts using threshold- and quantile-weighted scoring
+    rules".
+    """
+    predictive = predictive.weighed()
+    if not isinstance(predictive, LocationScalePredictive):
+        raise SettingError(f"the weighted CRPS is for real numbers, got {type(predictive).__name__}; crps takes counts")
+    begin, end = (-math.inf if low is None else low), (math.inf if high is None else high)
+    if not begin < end:
+        raise SettingError(f"low has to lie below high, got {low} and {high}")
+    values = match_targets(targets, predictive.means.shape).double().flatten()
+    double = predictive.double()
+    double = replace(double, means=double.means.flatten(1), stds=double.stds.flatten(1))
+    points = _NODES_BETWEEN_KNOTS * (len(_KNOTS_IN_STDS) * double.num_members + 2)
+    return _by_pieces(lambda piece, own: _integrated_crps(piece, own, begin, end), points, double, values)
+
+
+def energy_score(predictive: RealPredictive, targets: Any, num_draws: int = 500, seed: int = 0) -> float:
+    """Distance between a predicted distribution of several outputs and the answer. Lower is better.
+
+    The CRPS of a vector, such as the steps of a forecast: unlike the mean of their CRPS it sees whether they are
+    predicted to go together. Of one output it is the CRPS. Outputs of a larger scale dominate.
+
+        E||X - y|| - E||X - X'|| / 2        X, X' independent draws of all outputs of a row
+
+    The expectations are means over draws, without bias; the error falls with the square root of `num_draws`.
+
+    Args:
+        predictive: What was predicted, `(row, output)` or with more axes of outputs.
+        targets: The right answers, of the same shape.
+        num_draws: How many draws of each row are taken.
+        seed: What they are drawn from.
+
+    Reference: Gneiting & Raftery (2007), section 4.3.
+    """
+    num_draws = whole(num_draws, f"num_draws is a whole number from 2, got {num_draws}", least=2)
+    predictive = predictive.weighed()
+    values = (
+        match_targets(targets, predictive.member_mean.shape).double().flatten(1 if predictive.mean.dim() > 1 else 0)
+    )
+    drawn = predictive.sample(num_draws, seeds.generator(seed, "energy score")).double()
+    return _energy_of_draws(drawn.reshape(num_draws, len(values), -1), values.reshape(len(values), -1))
+
+
+def _energy_of_draws(drawn: Tensor, values: Tensor) -> float:
+    """Mean energy score of draws `(draw, row, output)` against values `(row, output)`, without bias."""
+    num, total = len(drawn), 0.0
+    for rows in torch.arange(len(values)).split(max(1, CELLS_AT_ONCE // num**2)):
+        own = drawn[:, rows].transpose(0, 1)
+        to_value = (own - values[rows].unsqueeze(1)).norm(dim=2).mean(1)
+        between = torch.cdist(own, own, compute_mode="donot_use_mm_for_euclid_dist").sum((1, 2)) / (num * (num - 1))
+        total += float((to_value - between / 2).sum())
+    return total / len(values)
+
+
 def _by_pieces(
     score: Callable[[LocationScalePredictive, Tensor], Tensor],
     cells: int,
@@ -88,11 +163,14 @@ def _normal_crps(predictive: LocationScalePredictive, values: Tensor) -> Tensor:
     return weights @ _expected_size(values - means, stds) - _expected_difference(weights, means, stds) / 2
 
 
-def _integrated_crps(predictive: LocationScalePredictive, values: Tensor) -> Tensor:
+def _integrated_crps(
+    predictive: LocationScalePredictive, values: Tensor, low: float = -math.inf, high: float = math.inf
+) -> Tensor:
     """CRPS of each row, by Gauss-Legendre quadrature between knots that follow the members, and beyond them.
 
     F^2 is integrated below the target, and (1 - F)^2 above it; the target is a knot too. Beyond the outermost knots
-    x = knot -+ d u / (1 - u), which maps a tail to 0 <= u < 1; d is the distance of the knot from the mean.
+    x = knot -+ d u / (1 - u), which maps a tail to 0 <= u < 1; d is the distance of the knot from the mean. Knots
+    outside of the thresholds move to them, and a tail ends there.
     """
     means, stds = predictive.means, predictive.stds
     nodes = np.polynomial.legendre.leggauss(_NODES_BETWEEN_KNOTS)  # on -1 to 1
@@ -100,12 +178,16 @@ def _integrated_crps(predictive: LocationScalePredictive, values: Tensor) -> Ten
     points = points + 0.5
     knots = (means + stds * means.new_tensor(_KNOTS_IN_STDS)[:, None, None]).flatten(0, 1)
     knots = torch.cat([knots, values[None]]).sort(dim=0).values
-    widths = knots.diff(dim=0)[:, None]
-    positions, sizes = [knots[:-1, None] + widths * points], [widths * shares]
-    for knot in (knots[0], knots[-1]):
-        reach = knot - predictive.mean
-        positions.append((knot + reach * points / (1 - points))[None])
-        sizes.append((reach.abs() * shares / (1 - points).square())[None])
+    inside = knots.clamp(low, high)
+    widths = inside.diff(dim=0)[:, None]
+    positions, sizes = [inside[:-1, None] + widths * points], [widths * shares]
+    for index, end in ((0, low), (-1, high)):
+        reach = knots[index] - predictive.mean
+        length = (end - inside[index]) / reach
+        most = torch.where(length.isinf(), 1.0, length / (1 + length))  # the u at which the tail ends
+        tail = most * points
+        positions.append((inside[index] + reach * tail / (1 - tail))[None])
+        sizes.append((most * reach.abs() * shares / (1 - tail).square())[None])
     where = torch.cat(positions).flatten(0, 1)
     cdf = torch.stack([predictive.cdf(row) for row in where])
     height = torch.where(where < values, cdf, 1 - cdf).square()

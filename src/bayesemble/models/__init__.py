@@ -1,5 +1,8 @@
 """Networks for benchmarks and tables; the library itself takes any `nn.Module`."""
 
+from bayesemble.models.cnns import cnn as cnn
+from bayesemble.models.cnns import medium_cnn as medium_cnn
+from bayesemble.models.cnns import small_cnn as small_cnn
 from bayesemble.models.mlps import mlp as mlp
 from bayesemble.models.pyramidnets import pyramidnet as pyramidnet
 from bayesemble.models.pyramidnets import pyramidnet110 as pyramidnet110

@@ -327,11 +327,12 @@ def _drop_single_output(values: Tensor) -> Tensor:
 
 
 def _shaped(targets: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Reshape `(row,)` or `(row, 1)` to what the outputs have; anything else must fit already."""
-    rows = targets.shape[0]
-    if tuple(targets.shape[1:]) == tuple(shape):
+    """Bring targets to the shape of the outputs: a last axis of one number, as in `(row, step, 1)`, may be missing."""
+    rows, own = targets.shape[0], tuple(targets.shape[1:])
+    if own == tuple(shape):
         return targets
-    if targets.numel() == rows and math.prod(shape) == 1:
+    single = targets.numel() == rows and math.prod(shape) == 1
+    if single or (*own, 1) == tuple(shape) or own == (*shape, 1):
         return targets.reshape(rows, *shape)
     raise DataError(
         f"targets of shape {tuple(targets.shape)} do not fit the network's outputs, which ask for {(rows, *shape)}"

@@ -191,6 +191,37 @@ def test_two_epochs_are_enough_for_a_subspace(ensemble, kind):
     assert sample_subspace(ensemble, 0, kind, 3, last=2).num_members == 3
 
 
+def test_samples_below_an_accuracy_are_drawn_again_and_left_out_after_their_tries(ensemble):
+    """Against plain loops: the first tries are the samples that come without a bound."""
+    train = table()
+    plain = sample_subspace(ensemble, 0, "random", 12, scale=4.0)
+    right = 1 - measure.measure(ensemble, [plain], train).error
+    bound = float(right.sort().values[6])  # about half of them are good enough
+    once = sample_subspace(ensemble, 0, "random", 12, scale=4.0, least_accuracy=bound, validation=train, tries=1)
+    assert torch.equal(flat(once.params), flat(plain.params)[right >= bound])
+    more = sample_subspace(ensemble, 0, "random", 12, scale=4.0, least_accuracy=bound, validation=train)
+    assert once.num_members < more.num_members <= 12
+    assert torch.equal(flat(more.params)[: once.num_members], flat(once.params))
+    assert (1 - measure.measure(ensemble, [more], train).error >= bound).all()
+    assert float(more.weights.sum()) == pytest.approx(1)
+    every = sample_subspace(ensemble, 0, "random", 12, scale=4.0, least_accuracy=0.0, validation=train)
+    assert torch.equal(flat(every.params), flat(plain.params))
+    found = ensembles_of_subspaces(
+        ensemble, train, kinds=("random",), num=12, scales={"random": 4.0}, least_accuracy=bound, validation=train
+    )
+    free = ensembles_of_subspaces(ensemble, train, kinds=("random",), num=12, scales={"random": 4.0})
+    assert float(found.accuracy["random"][0]) >= float(free.accuracy["random"][0])
+
+
+def test_what_rejection_cannot_honour_is_refused(ensemble):
+    with pytest.raises(be.SettingError, match="give both, or neither"):
+        sample_subspace(ensemble, 0, "random", 2, least_accuracy=0.7)
+    with pytest.raises(be.SettingError, match="from 0 to 1, got 70"):
+        sample_subspace(ensemble, 0, "random", 2, least_accuracy=70, validation=table())
+    with pytest.raises(be.SettingError, match=r"none of 2 networks around member 0 \(random\) .* in 5 tries"):
+        sample_subspace(ensemble, 0, "random", 2, scale=1e4, least_accuracy=0.99, validation=table())
+
+
 def test_what_cannot_be_sampled_is_refused(ensemble):
     plain = quick_fit(be.Task(small_mlp, be.Categorical()), table())
     with pytest.raises(be.SettingError, match=r"train with fit\(..., record='epoch'\)"):

@@ -64,6 +64,33 @@ def test_slice_sampling_gives_the_posterior_in_the_subspace(basis, temperature, 
             assert ((values.mean((0, 1)) - wanted).abs() < 4 * error).all()
 
 
+@pytest.mark.parametrize(("std", "temperature"), [({"weight": 1.0}, 1.0), ({"weight": 0.5}, 0.25)])
+def test_in_the_whole_space_the_posterior_under_the_tasks_prior_is_the_exact_one(std, temperature):
+    """Four directions of four weights of linear regression: mean and covariance, whatever training went through."""
+    problem = Linear()
+    prior = be.NormalPrior(std=std)
+    problem.task = be.Task(problem.task.model, be.Gaussian(0.5), prior, temperature=temperature)
+    method = small(prior="task", dim=4, rank=10, draws=800, warmup=30, num_members=2, learning_rate=0.05)
+    ensemble = problem.fitted(method)
+    precision = problem.x.T @ problem.x / 0.25 + torch.eye(4, dtype=torch.float64) / std["weight"] ** 2
+    covariance = torch.linalg.inv(precision) * temperature
+    mean = torch.linalg.solve(precision, problem.x.T @ problem.y / 0.25)
+    drawn = ensemble.draw(800).params["weight"].reshape(400, 2, 4).transpose(0, 1)  # (chain, draw, weight)
+    for values, wanted in ((drawn, mean), ((drawn - mean) ** 2, covariance.diagonal())):
+        error = values.reshape(-1, 4).std(0) / effective_sample_size(values).sqrt()
+        assert ((values.mean((0, 1)) - wanted).abs() < 4 * error).all()
+    # The test can fail: the prior in units of the trajectory is narrower by far.
+    narrow = problem.fitted(small(dim=4, rank=10, draws=100, learning_rate=0.05)).draw(100).params["weight"]
+    assert (narrow.flatten(1).var(0) < 0.5 * covariance.diagonal()).any()
+
+
+def test_a_task_without_a_normal_prior_has_none_to_cut_a_subspace_out_of():
+    with pytest.raises(SettingError, match="cuts the subspace out of a NormalPrior, the task has LaplacePrior"):
+        quick_fit(be.Task(small_mlp, be.Categorical(), be.LaplacePrior()), table(), small(prior="task"), **SHORT)
+    with pytest.raises(SettingError, match=r"std=2\.0 is of the subspace's own prior"):
+        small(prior="task", std=2.0)
+
+
 def test_the_fitted_gaussian_has_the_mean_and_the_conditional_widths():
     """The best diagonal Gaussian for a Gaussian has its mean and the inverse of the diagonal of its precision."""
     problem = Linear(num_data=120)

@@ -5,6 +5,7 @@ import torch
 from bayesemble.core import seeds
 from bayesemble.diagnostics.convergence import effective_sample_size
 from bayesemble.methods.geometry import subspaces
+from bayesemble.task.priors import NormalPrior
 
 
 def normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
@@ -99,3 +100,25 @@ def test_the_plane_of_a_curve_holds_the_curve():
         away = {name: (leaf[:, place] - centre[name]).unsqueeze(1) for name, leaf in points.items()}
         joint = subspaces.basis_products({name: torch.cat([basis[name], away[name]], 1) for name in points})
         assert torch.linalg.eigvalsh(joint)[:, 0].abs().max() < 1e-4  # three vectors of one plane
+
+
+def test_a_normal_prior_is_standard_in_its_own_coordinates():
+    """log p(w(z)) = -|z|^2 / 2 + constant, for any z; the old centre is among them."""
+    generator = torch.Generator().manual_seed(0)
+    shapes, stds = {"a": (2, 3), "b": (4,)}, {"a": 0.5, "b": 2.0}
+    centre = {n: torch.randn(2, *shape, generator=generator).double() for n, shape in shapes.items()}
+    basis = {n: torch.randn(2, 3, *shape, generator=generator).double() for n, shape in shapes.items()}
+    prior = NormalPrior(std=stds)
+    found = subspaces.under_prior(centre, basis, lambda params: prior.gradient(params, stds))
+    turned_centre, turned, begin = found
+    again = subspaces.weights_at(turned_centre, turned, begin)
+    for name in shapes:
+        torch.testing.assert_close(again[name], centre[name])
+    values = []
+    for _ in range(4):
+        z = torch.randn(2, 3, generator=generator).double()
+        values.append(prior.log_prob(subspaces.weights_at(turned_centre, turned, z), stds) + z.square().sum(1) / 2)
+    for value in values[1:]:
+        torch.testing.assert_close(value, values[0])
+    flat = {n: torch.zeros_like(leaf) for n, leaf in basis.items()}
+    assert subspaces.under_prior(centre, flat, lambda params: prior.gradient(params, stds)) is None

@@ -18,5 +18,7 @@ from bayesemble.diagnostics.landscape.paths import path as path
 from bayesemble.diagnostics.landscape.planes import Plane as Plane
 from bayesemble.diagnostics.landscape.planes import plane as plane
 from bayesemble.diagnostics.landscape.planes import radial_plane as radial_plane
+from bayesemble.diagnostics.landscape.shifts import ShiftDivergence as ShiftDivergence
+from bayesemble.diagnostics.landscape.shifts import divergence_under_shift as divergence_under_shift
 from bayesemble.diagnostics.landscape.similarities import Similarity as Similarity
 from bayesemble.diagnostics.landscape.similarities import similarity as similarity

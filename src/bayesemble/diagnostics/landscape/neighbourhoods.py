@@ -21,6 +21,7 @@ from bayesemble.diagnostics.landscape.measure import (
     as_ensemble,
     at_once,
     chosen_members,
+    measure,
     members_of,
     refreshed,
     with_params,
@@ -58,8 +59,11 @@ def sample_subspace(
     scale: float | Tensor | None = None,
     seed: int = 0,
     train: Any = None,
+    least_accuracy: float | None = None,
+    validation: Any = None,
+    tries: int = 5,
 ) -> Members:
-    """Sample networks around one member w0; parameters of the likelihood stay as they are. No sample is rejected.
+    """Sample networks around one member w0; parameters of the likelihood stay as they are.
 
     random      w0 + t v,  v a Gaussian direction of length one, t = scale U(0, 1)
     dropout     every weight of w0 is 0 with probability p = scale U(0, 1), else divided by 1 - p
@@ -75,8 +79,13 @@ def sample_subspace(
         scale: A number, or one for each network; None takes that of the paper, see `SCALES`.
         seed: Of the samples; each network has a seed of its own.
         train: `(x, y)` for a network with batch norm, whose statistics are measured again.
+        least_accuracy: Networks that are less accurate on `validation` are drawn again, as in the paper (0.7); one that
+            is so in all its tries is left out, so that fewer than `num` may come back. None rejects nothing.
+        validation: `(x, y)` that the accuracy is measured on.
+        tries: How many times a network is drawn at most.
     """
-    return Members.concat(list(samples(ensemble, member, kind, num, last, scale, seed, train)))
+    accept = Acceptance(least_accuracy, validation, tries)
+    return Members.concat(list(samples(ensemble, member, kind, num, last, scale, seed, train, accept)))
 
 
 def weight_average(ensemble: Ensemble, member: int, last: int = 10, *, train: Any = None) -> Members:
@@ -97,6 +106,9 @@ def ensembles_of_subspaces(
     last: int = 10,
     scales: Mapping[str, float] | None = None,
     seed: int = 0,
+    least_accuracy: float | None = None,
+    validation: Any = None,
+    tries: int = 5,
 ) -> SubspaceEnsembles:
     """Average probabilities over `num` samples around each member, then over k members, for each kind and k.
 
@@ -114,8 +126,9 @@ def ensembles_of_subspaces(
             return [members_of(ensemble).part(member, member + 1)]
         if kind == "average":
             return [weight_average(ensemble, member, last, train=train)]
-        return samples(ensemble, member, kind, num, last, (scales or {}).get(kind), seed, train)
+        return samples(ensemble, member, kind, num, last, (scales or {}).get(kind), seed, train, accept)
 
+    accept = Acceptance(least_accuracy, validation, tries)
     accuracy, brier = {}, {}
     for kind in kinds:
         found = [mean_probs(ensemble, around(kind, member), data) for member in range(total)]
@@ -126,8 +139,40 @@ def ensembles_of_subspaces(
     return SubspaceEnsembles(chosen, accuracy, brier)
 
 
+@dataclass(frozen=True, eq=False)
+class Acceptance:
+    """Which samples count: those of a least accuracy on some rows, after a number of tries each."""
+
+    least_accuracy: float | None = None
+    validation: Any = None
+    tries: int = 5
+
+    def __post_init__(self) -> None:
+        both = (self.least_accuracy is None) == (self.validation is None)
+        require(both, "least_accuracy is measured on validation=(x, y): give both, or neither")
+        share = self.least_accuracy is None or 0 <= self.least_accuracy <= 1
+        require(share, f"least_accuracy is a share of rows, from 0 to 1, got {self.least_accuracy}")
+        require(self.tries >= 1, f"at least one try is needed, got tries={self.tries}")
+
+    def good(self, ensemble: Ensemble, networks: Members) -> Tensor:
+        """Which networks are accurate enough, `(network,)`."""
+        if self.least_accuracy is None:
+            return torch.ones(networks.num_members, dtype=torch.bool)
+        found = measure(ensemble, [networks], self.validation)
+        require(found.classes, "accuracy is of classes, but this task predicts numbers; leave out least_accuracy")
+        return 1 - found.error >= self.least_accuracy
+
+
 def samples(
-    ensemble: Ensemble, member: int, kind: str, num: int, last: int, scale: float | Tensor | None, seed: int, train: Any
+    ensemble: Ensemble,
+    member: int,
+    kind: str,
+    num: int,
+    last: int,
+    scale: float | Tensor | None,
+    seed: int,
+    train: Any,
+    accept: Acceptance = Acceptance(),
 ) -> Iterator[Members]:
     """The networks of `sample_subspace`, as many at a time as fit into memory."""
     require(kind in KINDS, f"kind is one of {', '.join(KINDS)}, not {kind!r}")
@@ -137,11 +182,25 @@ def samples(
     require(fits, f"scale is a number from 0, up to 1 for dropout, or one for each of {num} networks; got {scale}")
     own = members_of(ensemble).take(torch.tensor(chosen_members(ensemble, [member])))
     draw = _drawer(ensemble, own, member, kind, last)
-    each, size = scales.expand(num).tolist(), at_once(own)
-    for start in range(0, num, size):
-        numbers = range(start, min(start + size, num))
-        drawn = [draw(each[i], seeds.generator(seed, "subspace", kind, member, i)) for i in numbers]
-        yield refreshed(ensemble, _stacked(own, drawn), train)
+    each, size, waiting, none = scales.expand(num).tolist(), at_once(own), list(range(num)), True
+    for attempt in range(accept.tries):
+        again = ("try", attempt) if attempt else ()
+        rejected = []
+        for start in range(0, len(waiting), size):
+            numbers = waiting[start : start + size]
+            drawn = [draw(each[i], seeds.generator(seed, "subspace", kind, member, i, *again)) for i in numbers]
+            networks = refreshed(ensemble, _stacked(own, drawn), train)
+            good = accept.good(ensemble, networks)
+            rejected += [number for number, kept in zip(numbers, good.tolist(), strict=True) if not kept]
+            if good.any():
+                none = False
+                yield networks if good.all() else networks.take(good.nonzero().squeeze(1))
+        waiting = rejected
+    require(
+        not none,
+        f"none of {num} networks around member {member} ({kind}) has an accuracy of {accept.least_accuracy} or more in "
+        f"{accept.tries} tries; ask for less, or lower scale",
+    )
 
 
 def _drawer(ensemble: Ensemble, own: Members, member: int, kind: str, last: int) -> Callable[..., Leaves]:

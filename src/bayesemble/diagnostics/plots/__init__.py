@@ -18,6 +18,8 @@ from bayesemble.diagnostics.plots.landscape import plot_path as plot_path
 from bayesemble.diagnostics.plots.landscape import plot_plane as plot_plane
 from bayesemble.diagnostics.plots.landscape import plot_sharpness as plot_sharpness
 from bayesemble.diagnostics.plots.landscape import plot_similarity as plot_similarity
+from bayesemble.diagnostics.plots.priors import plot_learned_prior as plot_learned_prior
+from bayesemble.diagnostics.plots.priors import plot_matched_prior as plot_matched_prior
 from bayesemble.diagnostics.plots.regression import plot_bands as plot_bands
 from bayesemble.diagnostics.plots.regression import plot_predictions as plot_predictions
 from bayesemble.diagnostics.plots.training import plot_forces as plot_forces

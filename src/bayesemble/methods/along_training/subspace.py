@@ -9,6 +9,13 @@ Gaussian with a variance for each of them is fitted (`inference="vi"`). All data
 in batches; batch norm uses the statistics of the batch, and each network that is kept gets statistics of its own.
 Several members, several subspaces.
 
+The prior of z above is the paper's, in units of what training went through, and has nothing to do with the prior of the
+task. `prior="task"` takes that one: what the subspace cuts out of the normal prior of the weights, so that
+
+    log p(z | data) = ( log p(data | w(z)) / temperature + log p(w(z)) ) / task temperature + constant
+
+is the posterior of the task, given that w lies in the subspace; it is the whole one if the subspace is the whole space.
+
 Reference: Izmailov et al. (2019), "Subspace inference for Bayesian deep learning".
 """
 
@@ -21,6 +28,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.core import seeds
+from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, TrainingData
@@ -29,7 +37,8 @@ from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry import batch_norm, curves, subspaces
 from bayesemble.methods.gradient import GradientMethod, in_turn
-from bayesemble.task.task import BoundTask
+from bayesemble.task.priors import NormalPrior
+from bayesemble.task.task import BoundTask, network_leaves
 
 _BASIS, _POINTS, _BUFFERS = "subspace_basis", "subspace_points", "subspace_buffers"  # slots
 
@@ -54,6 +63,11 @@ class Subspace(GradientMethod):
     std: float = setting(
         1.0, "standard deviation of the prior of each coordinate; 1 is the width seen along training", above=0
     )
+    prior: str = setting(
+        "subspace",
+        "prior of the coordinates: normal in units of the trajectory (subspace), or that of the task's weights (task)",
+        choices=("subspace", "task"),
+    )
     rank: int = setting(20, "how many of the last deviations directions are found from", least=2)
     start: float = setting(0.75, "share of training after which snapshots are taken", within="[0, 1)")
     snapshots: int = setting(40, "how many snapshots are taken, evenly spread; fewer if there are fewer steps", least=2)
@@ -72,6 +86,8 @@ class Subspace(GradientMethod):
         require(plane, f"the plane of a curve has two directions; leave out dim={self.dim}")
         few = self.num_directions <= self.rank or self.basis == "curve"
         require(few, f"{self.num_directions} directions cannot be found from rank={self.rank} deviations")
+        own = self.prior == "subspace" or self.std == 1
+        require(own, f"std={self.std} is of the subspace's own prior; with prior='task' leave it out")
 
     @property
     def num_directions(self) -> int:
@@ -80,6 +96,11 @@ class Subspace(GradientMethod):
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with nothing collected."""
+        if self.prior == "task" and not isinstance(task.prior, NormalPrior):
+            raise SettingError(
+                f"prior='task' cuts the subspace out of a NormalPrior, the task has {task.prior}; give it one, or "
+                "leave prior='subspace'"
+            )
         state = super().init(task, seed)
         if self.basis == "curve":
             require(self.num_members > 1, "a curve leads from one member to another: basis='curve' needs num_members=2")
@@ -112,10 +133,13 @@ class Subspace(GradientMethod):
         task, count = context.task, state.members.num_members
         generators = [seeds.generator(context.clock.seed, "member", index, "subspace") for index in range(count)]
         centre, basis = self._plane(state, data, context, generators)
+        begin = torch.zeros(count, self.num_directions, dtype=torch.float64)
+        if self.prior == "task":
+            centre, basis, begin = _under_task_prior(task, centre, basis)
         state = replace(state, slots=state.slots | {MEAN: centre, _BASIS: basis})
         each = math.ceil(self.draws / count)
         infer = self._sample if self.inference == "ess" else self._fit
-        points = infer(state, data, context, each, generators)
+        points = infer(state, data, context, begin, each, generators)
         state = replace(state, slots=state.slots | {_POINTS: {"points": points}})
         names = batch_norm.norm_buffers(task.module)
         moved = [self._moved(state, points[:, i]) for i in range(each)]
@@ -160,24 +184,39 @@ class Subspace(GradientMethod):
         params = subspaces.weights_at(state.slots[MEAN], state.slots[_BASIS], points)
         return replace(state.members, params=params)
 
+    def _divisor(self, task: BoundTask) -> float:
+        """What the log likelihood is divided by."""
+        return self.temperature * (task.temperature if self.prior == "task" else 1.0)
+
     def _sample(
-        self, state: State, data: TrainingData, context: Context, num: int, generators: list[torch.Generator]
+        self,
+        state: State,
+        data: TrainingData,
+        context: Context,
+        begin: Tensor,
+        num: int,
+        generators: list[torch.Generator],
     ) -> Tensor:
         """Points `(member, num, dim)` by elliptical slice sampling; `warmup` points before them are left out."""
 
         def log_likelihood(points: Tensor) -> Tensor:
-            return _log_likelihood(self._moved(state, points), data, context) / self.temperature
+            return _log_likelihood(self._moved(state, points), data, context) / self._divisor(context.task)
 
-        begin = torch.zeros(state.members.num_members, self.num_directions, dtype=torch.float64)
         samples = subspaces.elliptical_slice(log_likelihood, begin, self.std, self.warmup + num, generators)
         return samples[:, self.warmup :].contiguous()
 
     def _fit(
-        self, state: State, data: TrainingData, context: Context, num: int, generators: list[torch.Generator]
+        self,
+        state: State,
+        data: TrainingData,
+        context: Context,
+        begin: Tensor,
+        num: int,
+        generators: list[torch.Generator],
     ) -> Tensor:
         """Points drawn from Normal(mean, width^2), which maximises E[log p(data|w(z))] / temperature - KL."""
         task, shape = context.task, (state.members.num_members, self.num_directions)
-        mean = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+        mean, divisor = begin.clone().requires_grad_(), self._divisor(task)
         log_width = torch.full(shape, math.log(self.std / 10), dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.Adam([mean, log_width], lr=self.vi_rate)
         for _ in range(self.vi_epochs):
@@ -187,7 +226,7 @@ class Subspace(GradientMethod):
                 with batch_norm.batch_statistics(task.module):
                     function, networks = batch_norm.log_likelihood_of(task), self._moved(state, points)
                     _, slopes = context.executor.gradients(function, networks, batch)
-                slope = subspaces.pulled_back(slopes, state.slots[_BASIS]).double() * task.num_data / self.temperature
+                slope = subspaces.pulled_back(slopes, state.slots[_BASIS]).double() * task.num_data / divisor
                 kl = (log_width.exp() ** 2 + mean**2) / (2 * self.std**2) - log_width
                 surrogate = kl.sum() - (slope * (mean + log_width.exp() * noise)).sum()
                 optimizer.zero_grad()
@@ -210,6 +249,23 @@ class Subspace(GradientMethod):
         base = in_turn(state.members, numbers, set(params))
         own = {name: leaf[owners, turns] for name, leaf in slots.get(_BUFFERS, {}).items()}
         return replace(base, params=params, buffers=base.buffers | own, shared=base.shared - own.keys())
+
+
+def _under_task_prior(task: BoundTask, centre: Leaves, basis: Leaves) -> tuple[Leaves, Leaves, Tensor]:
+    """Centre and basis in which the task's prior, at its temperature, is standard; and where the old centre is."""
+
+    def gradient(params: Leaves) -> Leaves:
+        pulls = {name: torch.zeros_like(leaf) for name, leaf in network_leaves(params).items()}
+        task.add_prior_gradient(pulls, params)
+        return pulls
+
+    found = subspaces.under_prior(centre, basis, gradient)
+    if found is None:
+        raise SettingError(
+            "the directions seen along training are not independent of one another, so the task's prior has no density "
+            "in their coordinates; lower dim, or raise learning_rate or snapshots"
+        )
+    return found
 
 
 def _normal(shape: tuple[int, int], generators: list[torch.Generator]) -> Tensor:

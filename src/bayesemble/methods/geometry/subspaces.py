@@ -69,6 +69,33 @@ def basis_products(basis: Leaves) -> Tensor:
     return torch.stack([torch.einsum("mrd,msd->mrs", leaf, leaf) for leaf in flat]).sum(0)
 
 
+def under_prior(
+    centre: Leaves, basis: Leaves, gradient: Callable[[Leaves], Leaves]
+) -> tuple[Leaves, Leaves, Tensor] | None:
+    """Another centre and basis of the same subspace, in which a normal prior of the weights is z ~ Normal(0, 1).
+
+    Of a density with the gradient -D (w - a) the subspace cuts out a Gaussian with the precision A = P D P^T and the
+    mean m = A^-1 P D (a - centre). With A = L L^T, the new directions are L^-1 P and the new centre is centre + P^T m.
+    Also gives the coordinates `(member, dim)` of the old centre; None if the directions are not independent of one
+    another.
+    """
+    here = gradient(centre)
+    pull = pulled_back(here, {name: basis[name] for name in here}).double()
+    dim, rows = pull.shape[1], []
+    for index in range(dim):
+        moved = {name: leaf + basis[name][:, index] for name, leaf in centre.items()}
+        change = {name: leaf - here[name] for name, leaf in gradient(moved).items()}
+        rows.append(-pulled_back(change, {name: basis[name] for name in change}).double())
+    precision = torch.stack(rows, 1)
+    factor, failed = torch.linalg.cholesky_ex((precision + precision.mT) / 2)
+    if failed.any():
+        return None
+    mean = torch.cholesky_solve(pull.unsqueeze(2), factor).squeeze(2)
+    turn = torch.linalg.inv(factor)
+    turned = {name: torch.einsum("mrs,ms...->mr...", turn.to(leaf), leaf) for name, leaf in basis.items()}
+    return weights_at(centre, basis, mean), turned, -torch.einsum("msr,ms->mr", factor, mean)
+
+
 def weights_at(centre: Leaves, basis: Leaves, coordinates: Tensor) -> Leaves:
     """w = centre + P^T z, for centre and basis `(draw, ...)` and coordinates `(draw, dim)`."""
     return {
