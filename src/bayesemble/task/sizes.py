@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from bayesemble.core import seeds
 from bayesemble.core.types import Leaves
@@ -17,14 +16,13 @@ def without_size(params: Leaves, run: Callable[[Leaves], Tensor]) -> list[str]:
     """Names of matrices and kernels that can be doubled without another output, as `run` gives it for leaves.
 
     They are tried all at once and then by halves, as in most networks either nearly all have a size or hardly any has.
-    Leaves of zeros, which also hide what comes before them, are filled for it. This is no part of a training step that
-    may be recorded around it.
+    Leaves of zeros, which also hide what comes before them, are filled for it.
     """
     generator = torch.Generator().manual_seed(0)
     filled = {name: leaf if leaf.any() else _noise(leaf, generator) for name, leaf in params.items()}
 
     def outputs(doubled: Sequence[str]) -> Tensor:
-        with torch.no_grad(), _disable_current_modes(), seeds.TorchStream(0):
+        with torch.no_grad(), seeds.TorchStream(0):
             return run({name: leaf * _FACTOR if name in doubled else leaf for name, leaf in filled.items()})
 
     plain = outputs(())

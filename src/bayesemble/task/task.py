@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils._python_dispatch import _disable_current_modes
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
@@ -323,13 +324,14 @@ class BoundTask(Task):
         names = select(self.module, "all")
         if self.example is None or self.mixed:
             return names
-        params, buffers = super().new_member(seed=0)
+        with _disable_current_modes():  # a step that asks first may be on record, which this is no part of
+            params, buffers = super().new_member(seed=0)
 
-        def run(leaves: Leaves) -> Tensor:
-            statistics = {name: buffer.clone() for name, buffer in buffers.items()}
-            return self.forward(leaves, statistics, self.example, training=True)
+            def run(leaves: Leaves) -> Tensor:
+                statistics = {name: buffer.clone() for name, buffer in buffers.items()}
+                return self.forward(leaves, statistics, self.example, training=True)
 
-        free = without_size(params, run)
+            free = without_size(params, run)
         return [name for name in names if name not in free]
 
     def select(self, wish: Wish) -> list[str]:

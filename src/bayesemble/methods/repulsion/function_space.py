@@ -96,7 +96,7 @@ class FunctionSpace(Space):
         if not self.function_prior:
             _add_prior_over_weights(direction, state, task, method.driven(context), number.shares)
         state = method.ascend(interacting.keep_estimate(state, number.norms) if measure else state, direction, context)
-        return state, {"loss": number.losses} | interacting.told(state, method.driven(context))
+        return state, {"loss": number.losses} | interacting.told(state, method.driven(context), task)
 
     def kind_of_step(self, context: Context) -> Hashable | None:
         """Steps are on their own where points or networks are drawn at random."""

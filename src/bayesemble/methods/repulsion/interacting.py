@@ -211,11 +211,11 @@ def last_estimate(state: State) -> Leaves:
     return state.slots.get(_LAST_ESTIMATE, {})
 
 
-def told(state: State, factor: float | Tensor) -> Info:
+def told(state: State, factor: float | Tensor, task: BoundTask) -> Info:
     """What the history has of each member: the factor on the driving force, as `driving` and `anneal` make it, and the
     lengths of the forces when they were estimated last, that factor in them."""
     norms = {name: state.slots[_LAST_ESTIMATE][name] for name in ("driving_norm", "repulsion_norm")}
-    return {"driving": torch.ones_like(norms["driving_norm"]) * factor, **norms}
+    return {"driving": torch.ones_like(norms["driving_norm"], dtype=task.dtype) * factor, **norms}
 
 
 def check_finite(gram: Tensor, what: str, context: Context) -> None:

@@ -82,7 +82,7 @@ class WeightSpace(Space):
         forces = Forces(estimate.get("driving"), estimate["repelling"])
         combine(forces, gradients, all_members.params, names, factor, method.centred)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
-        return state, info | interacting.told(state, factor)
+        return state, info | interacting.told(state, factor, context.task)
 
     def _repelled(self, task: BoundTask, members: Members) -> list[str]:
         """Names of the leaves that members are compared by."""
