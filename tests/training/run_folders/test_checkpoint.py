@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import bayesemble as be
 from bayesemble.apps.report.page import write as write_page
@@ -21,7 +22,16 @@ from bayesemble.core.files import process_tag, read_json, write_json
 from bayesemble.training.run_folders import checkpoint
 from bayesemble.training.run_folders.checkpoint import HISTORY, MANIFEST, RUN, TENSORS
 from bayesemble.training.run_folders.run_lock import LOCK
-from helpers import TESTS, largest_file, quick_fit, small_mlp, table, with_tests_on_path
+from helpers import (
+    TESTS,
+    all_leaves,
+    largest_difference,
+    largest_file,
+    quick_fit,
+    small_mlp,
+    table,
+    with_tests_on_path,
+)
 
 FILES = (RUN, TENSORS, HISTORY, MANIFEST)
 
@@ -499,3 +509,21 @@ def test_weights_stay_in_the_file_on_request(run, answers):
     assert not torch.equal(loaded.predict(table()[0]).member_probs, answers), "which is the risk"
     with pytest.raises(be.CheckpointError, match=r"state\.safetensors is damaged"):
         be.load(run, small_mlp, mapped=True)
+
+
+class Slashed(nn.Module):
+    """A network with a leaf whose name has slashes, as keys of a `ParameterDict` may have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_parameter("layers/0/weight", nn.Parameter(torch.randn(4, 2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.get_parameter("layers/0/weight")
+
+
+def test_moments_of_leaves_with_slashes_in_their_names_are_resumed(tmp_path):
+    task = be.Task(Slashed, be.Categorical())
+    quick_fit(task, table(), epochs=1, checkpoint=tmp_path / "run")
+    resumed = quick_fit(task, table(), epochs=2, checkpoint=tmp_path / "run", resume=True)
+    assert largest_difference(all_leaves(resumed), all_leaves(quick_fit(task, table(), epochs=2))) == 0
