@@ -51,3 +51,15 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
     if outputs.dim() == 0 or outputs.shape[0] != count:
         raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}")
     return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes)
+
+
+def together(found: list[Seen], names: list[str]) -> Seen:
+    """What was seen of several architectures, which must give outputs of the same shape."""
+    shape = found[0].output_shape
+    for name, other in zip(names, found, strict=True):
+        if other.output_shape != shape:
+            raise ModelError(
+                f"all architectures must give outputs of the same shape; for each row {names[0]} gives {shape}, {name} "
+                f"gives {other.output_shape}"
+            )
+    return Seen(shape, any(one.stochastic for one in found), any(one.recomputes for one in found))

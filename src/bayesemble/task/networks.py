@@ -1,6 +1,7 @@
 """Networks that members begin with: from a factory, or from one that is given; one architecture or several."""
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from bayesemble.core.errors import ModelError
+from bayesemble.core.errors import ModelError, SettingError
+from bayesemble.core.types import Leaves
 
 NetworkSource = nn.Module | Callable[[], nn.Module]
 """A factory of networks, or a network."""
@@ -211,3 +213,20 @@ def _refuse_lazy(module: nn.Module) -> None:
     for name, leaf in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(leaf, UninitializedParameter | UninitializedBuffer):
             raise ModelError(f"{name!r} is lazy and has no shape yet; run one batch through the network before")
+
+
+def check_start(start: str | None, jitter: float, given: list[nn.Module]) -> None:
+    """Refuse ways to begin that there are not; `given` are the networks that are no factories."""
+    if start not in (None, *STARTS):
+        raise SettingError(f'start is "fresh", "given" or None, not {start!r}')
+    if start == "fresh" and not given:
+        raise SettingError('start="fresh" re-initialises a network; a factory makes each start itself')
+    if not (jitter >= 0 and math.isfinite(jitter)):
+        raise SettingError(f"jitter is a number from 0, got {jitter}")
+
+
+def shake(params: Leaves, size: float, generator: torch.Generator) -> None:
+    """Add noise to each leaf in place, `size` times its root mean square."""
+    for leaf in params.values():
+        scale = float(leaf.double().square().mean().sqrt())
+        leaf.add_(torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf.device), alpha=size * scale)

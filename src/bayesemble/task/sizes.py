@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from bayesemble.core import seeds
 from bayesemble.core.types import Leaves
@@ -18,6 +19,11 @@ def without_size(params: Leaves, run: Callable[[Leaves], Tensor]) -> list[str]:
     They are tried all at once and then by halves, as in most networks either nearly all have a size or hardly any has.
     Leaves of zeros, which also hide what comes before them, are filled for it.
     """
+    with _disable_current_modes():  # a step that asks first may be on record, which this is no part of
+        return _without_size(params, run)
+
+
+def _without_size(params: Leaves, run: Callable[[Leaves], Tensor]) -> list[str]:
     generator = torch.Generator().manual_seed(0)
     filled = {name: leaf if leaf.any() else _noise(leaf, generator) for name, leaf in params.items()}
 

@@ -12,31 +12,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._python_dispatch import _disable_current_modes
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.members import Members
-from bayesemble.core.memory import how_many_fit
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Inputs, Leaves
 from bayesemble.predictive import Predictive
-from bayesemble.task.first_look import Seen, look
+from bayesemble.task.first_look import Seen, look, together
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
 from bayesemble.task.networks import (
-    STARTS,
     ModelSource,
     called,
     check_factory,
+    check_start,
     check_trainable,
     checked_source,
     dropout_on,
     new_module,
     pick_output,
+    shake,
 )
 from bayesemble.task.per_thread import PerThread
-from bayesemble.task.priors import NormalPrior, Prior, Shapes, VaguePrior
+from bayesemble.task.prior_gradient import Factor, add_gradient
+from bayesemble.task.priors import Prior, Shapes, VaguePrior
 from bayesemble.task.recomputation import record
 from bayesemble.task.select import Wish, select
 from bayesemble.task.sizes import without_size
@@ -82,12 +82,7 @@ class Task:
             raise SettingError(f"output must be the name of an attribute or key, or a function, got {self.output!r}")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise SettingError(f"temperature must be a positive number, got {self.temperature}")
-        if self.start not in (None, *STARTS):
-            raise SettingError(f'start is "fresh", "given" or None, not {self.start!r}')
-        if self.start == "fresh" and not self.networks_given:
-            raise SettingError('start="fresh" re-initialises a network; a factory makes each start itself')
-        if not (self.jitter >= 0 and math.isfinite(self.jitter)):
-            raise SettingError(f"jitter is a number from 0, got {self.jitter}")
+        check_start(self.start, self.jitter, self.networks_given)
 
     @property
     def module(self) -> nn.Module:
@@ -102,9 +97,7 @@ class Task:
             check_factory(self.model, module)
         for kept in (OF_LIKELIHOOD, OF_METHOD):
             if any(name.startswith(kept) for name in module.state_dict()):
-                raise ModelError(
-                    f"the network has a part called {kept[:-1]!r}, a name kept for the {kept[:-1]}; rename it"
-                )
+                raise ModelError(f"the network has a part called {kept[:-1]!r}, a name kept for it; rename it")
         check_trainable(module)
         return PerThread(module)
 
@@ -171,20 +164,9 @@ class Task:
 
         `num_rows` is how many rows there are in all.
         """
-        found = [self._look(index, inputs) for index in range(self.num_architectures)]
-        shape = found[0].output_shape
-        for index, other in enumerate(found):
-            if other.output_shape != shape:
-                raise ModelError(
-                    f"all architectures must give outputs of the same shape; for each row {called(self.module, 0)} "
-                    f"gives {shape}, {called(self.module, index)} gives {other.output_shape}"
-                )
-        return self._bound(
-            num_rows if self.num_data is None else self.num_data,
-            num_rows,
-            Seen(shape, any(one.stochastic for one in found), any(one.recomputes for one in found)),
-            inputs,
-        )
+        numbers = range(self.num_architectures)
+        seen = together([self._look(index, inputs) for index in numbers], [called(self.module, i) for i in numbers])
+        return self._bound(num_rows if self.num_data is None else self.num_data, num_rows, seen, inputs)
 
     def rebind(self, saved: Mapping[str, Any], example: Inputs | None = None) -> BoundTask:
         """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
@@ -220,7 +202,7 @@ class Task:
         trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
         params = {name: leaf for name, leaf in named.items() if name in trained}
         if self.jitter:
-            _shake(params, self.jitter, seeds.generator(seed, "jitter"))
+            shake(params, self.jitter, seeds.generator(seed, "jitter"))
         buffers = {name: leaf for name, leaf in named.items() if name not in trained}
         buffers |= {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         return params, buffers
@@ -321,17 +303,17 @@ class BoundTask(Task):
     @cached_property
     def sized(self) -> list[str]:
         """Names of the trained parameters whose size matters, seen on the rows that `bind` kept; see `without_size`."""
-        names = select(self.module, "all")
-        if self.example is None or self.mixed:
+        names, inputs = select(self.module, "all"), self.example
+        if inputs is None or self.mixed:
             return names
-        with _disable_current_modes():  # a step that asks first may be on record, which this is no part of
-            params, buffers = super().new_member(seed=0)
+        params, buffers = super().new_member(seed=0)
 
-            def run(leaves: Leaves) -> Tensor:
-                statistics = {name: buffer.clone() for name, buffer in buffers.items()}
-                return self.forward(leaves, statistics, self.example, training=True)
+        def run(leaves: Leaves) -> Tensor:
+            return self.forward(
+                leaves, {name: buffer.clone() for name, buffer in buffers.items()}, inputs, training=True
+            )
 
-            free = without_size(params, run)
+        free = without_size(params, run)
         return [name for name in names if name not in free]
 
     def select(self, wish: Wish) -> list[str]:
@@ -367,11 +349,7 @@ class BoundTask(Task):
         return self.data_factor * mean_log_likelihood + log_prior / self.temperature
 
     def log_joint_gradient(
-        self,
-        mean_log_likelihood: Leaves,
-        params: Leaves,
-        center: Leaves | None = None,
-        factor: float | Tensor | None = None,
+        self, mean_log_likelihood: Leaves, params: Leaves, center: Leaves | None = None, factor: Factor = None
     ) -> Leaves:
         """Gradient of `log_joint`, from the gradient of the mean log likelihood, which it overwrites.
 
@@ -382,31 +360,14 @@ class BoundTask(Task):
         return gradients
 
     def add_prior_gradient(
-        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: float | Tensor | None = None
+        self, gradients: Leaves, params: Leaves, center: Leaves | None = None, factor: Factor = None
     ) -> None:
-        """Add the part of `log_joint_gradient` that comes from the prior, in place; if told, times a factor, or one a
-        member."""
-        if self.prior is None:
-            return
-        by_member = isinstance(factor, Tensor) and factor.dim() == 1
-        scales = self.prior.scales(self.shapes) if by_member else self.scales
-        for name, leaf in network_leaves(params).items():
-            if type(self.prior).gradient is NormalPrior.gradient and center is None and factor is None:
-                # -w / std^2 in one pass.
-                gradients[name].add_(leaf, alpha=-1 / (self.temperature * self.scales[name] ** 2))
-                continue
-            # A few members at a time: all at once would need memory for another copy of the leaf.
-            rows = how_many_fit(self.prior_block * len(leaf), leaf.numel())
-            wholes = [gradients[name], leaf, *([center[name]] if center else [])]
-            if isinstance(factor, Tensor) and by_member:
-                wholes.append(factor.to(leaf).reshape(-1, *[1] * (leaf.dim() - 1)))
-            parts = [whole.split(rows) if rows < len(leaf) else (whole,) for whole in wholes]
-            for gradient, own, *others in zip(*parts, strict=True):
-                shifted = own - others[0] if center else own
-                pull = self.prior.gradient({name: shifted}, scales)[name]
-                if factor is not None:
-                    pull = pull * (others[-1] if by_member else factor)
-                gradient.add_(pull, alpha=1 / self.temperature)
+        """Add the part of `log_joint_gradient` that comes from the prior, in place: times a factor, or one a member."""
+        if self.prior is not None:
+            by_member = isinstance(factor, Tensor) and factor.dim() == 1
+            scales = self.prior.scales(self.shapes) if by_member else self.scales
+            own = network_leaves(params)
+            add_gradient(self.prior, scales, gradients, own, center, factor, self.temperature, self.prior_block)
 
     def data_gradient(self, mean_log_likelihood: Leaves) -> Leaves:
         """The part of `log_joint_gradient` that comes from the data: N / temperature times the gradient, in place."""
@@ -437,10 +398,3 @@ class BoundTask(Task):
 def network_leaves(leaves: Leaves) -> Leaves:
     """The leaves that belong to the network, not to the likelihood or the method."""
     return {name: leaf for name, leaf in leaves.items() if not name.startswith((OF_LIKELIHOOD, OF_METHOD))}
-
-
-def _shake(params: Leaves, size: float, generator: torch.Generator) -> None:
-    """Add noise to each leaf in place, `size` times its root mean square."""
-    for leaf in params.values():
-        scale = float(leaf.double().square().mean().sqrt())
-        leaf.add_(torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf.device), alpha=size * scale)
