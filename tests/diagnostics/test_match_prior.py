@@ -45,7 +45,7 @@ def moments(prior: be.NormalPrior, num: int) -> tuple[Tensor, Tensor]:
 def test_a_wide_network_comes_to_the_moments_and_scales_of_a_kernel_that_it_can_have(distance):
     """From scales far off, to all entries of the kernel within the sampling errors of the fit and of the check."""
     kernel = erf_kernel(X, 1.5, 0.6, 0.1, 0.3, hidden=60)
-    found = be.match_prior(task(), inputs=X, kernel=kernel, distance=distance, num=800)
+    found = be.match_prior(task(prior=be.NormalPrior()), inputs=X, kernel=kernel, distance=distance, num=800)
     measured, error = moments(found.prior, 800)
     assert (measured - kernel).abs().lt(4.5 * 2**0.5 * error).all()
     assert found.prior.std == pytest.approx({"0.weight": 1.5, "0.bias": 0.6, "2.weight": 0.1, "2.bias": 0.3}, rel=0.2)
@@ -66,6 +66,13 @@ def test_the_scales_of_a_prior_that_made_the_functions_are_found_again(kind):
         scales, rel=0.2 if kind == "normal" else 0.45
     ), "heavy tails take more functions"
     assert abs(found.distance_after) < 0.03
+
+
+def test_from_the_vague_prior_it_comes_to_one_that_is_stated():
+    kernel = erf_kernel(X, 1.5, 0.6, 0.1, 0.3, hidden=60)
+    found = be.match_prior(task(), inputs=X, kernel=kernel, num=200)
+    assert type(found.prior) is be.NormalPrior
+    assert found.distance_after < min(0.1, found.distance_before)
 
 
 def test_several_outputs_are_independent_processes():

@@ -148,10 +148,7 @@ def _start(task: Task) -> Prior:
 
 
 def _with_scales(prior: Prior, scales: dict[str, float]) -> Prior:
-    if isinstance(prior, NormalPrior):
-        return replace(prior, std=scales, scaling="none")
-    assert isinstance(prior, LaplacePrior)
-    return replace(prior, scale=scales, scaling="none")
+    return NormalPrior(scales) if isinstance(prior, NormalPrior) else LaplacePrior(scales)
 
 
 class _Functions:
