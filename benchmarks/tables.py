@@ -103,7 +103,8 @@ def load(folder: Path, name: str, number: int) -> Split:
 
 def ensemble(split: Split, seed: int) -> tuple[be.Predictive, float]:
     start = time.process_time()
-    model = (EnsembleClassifier if split.classes else EnsembleRegressor)(random_state=seed).fit(split.x, split.y)
+    kind = EnsembleClassifier if split.classes else EnsembleRegressor
+    model = kind(prior_std=1.0, random_state=seed).fit(split.x, split.y)
     return model.predictive(split.x_test), time.process_time() - start
 
 
