@@ -35,7 +35,8 @@ class PictureFolder(Dataset[tuple[Tensor, int]]):
         size: Height and width of what comes out.
         classes: Their names, if they are to be those of another folder.
         augment: Whether pictures are cut at random, for training.
-        mean, std: What is subtracted of the colours in [0, 1], and divided by.
+        mean: What is subtracted of the colours in [0, 1].
+        std: What they are divided by then.
 
     Reference: Szegedy et al. (2015) for the random parts.
     """
