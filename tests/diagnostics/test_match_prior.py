@@ -45,8 +45,8 @@ def moments(prior: be.NormalPrior, num: int) -> tuple[Tensor, Tensor]:
 def test_a_wide_network_comes_to_the_moments_and_scales_of_a_kernel_that_it_can_have(distance):
     """From scales far off, to all entries of the kernel within the sampling errors of the fit and of the check."""
     kernel = erf_kernel(X, 1.5, 0.6, 0.1, 0.3, hidden=60)
-    found = be.match_prior(task(prior=be.NormalPrior()), inputs=X, kernel=kernel, distance=distance, num=800)
-    measured, error = moments(found.prior, 800)
+    found = be.match_prior(task(prior=be.NormalPrior()), inputs=X, kernel=kernel, distance=distance, num=400)
+    measured, error = moments(found.prior, 400)
     assert (measured - kernel).abs().lt(4.5 * 2**0.5 * error).all()
     assert found.prior.std == pytest.approx({"0.weight": 1.5, "0.bias": 0.6, "2.weight": 0.1, "2.bias": 0.3}, rel=0.2)
     assert found.distance_before > 10

@@ -58,7 +58,7 @@ def test_two_dimensions_and_many_members_give_the_posterior(method, band):
 def test_the_strength_of_the_repulsion_is_the_temperature_of_the_ensemble(kind):
     """At strength T members follow the posterior to the power of 1 / T, whose covariance is T times as large."""
     problem = Linear(2, 6)
-    w = problem.members(kind(num_members=100, repulsion=0.1, **COMMON), 200)
+    w = problem.members(kind(num_members=40, repulsion=0.1, **COMMON), 200)
     assert (covariance(w) - 0.1 * problem.covariance).norm() < 0.1 * 0.1 * problem.covariance.norm()
 
 

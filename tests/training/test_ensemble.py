@@ -163,7 +163,7 @@ def test_an_ensemble_shows_in_a_notebook_what_it_is():
     ensemble = quick_fit(be.Task(small_mlp, be.Categorical()), table())
     text = ensemble._repr_html_()
     assert text.startswith("<table>")
-    for words in ("DeepEnsemble", "Sequential, 58 parameters", "Categorical", "NormalPrior", "last loss of members"):
+    for words in ("DeepEnsemble", "Sequential, 58 parameters", "Categorical", "VaguePrior", "last loss of members"):
         assert words in text
 
 

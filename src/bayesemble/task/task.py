@@ -306,14 +306,10 @@ class BoundTask(Task):
         names, inputs = select(self.module, "all"), self.example
         if inputs is None or self.mixed:
             return names
-        params, buffers = super().new_member(seed=0)
-
-        def run(leaves: Leaves) -> Tensor:
-            return self.forward(
-                leaves, {name: buffer.clone() for name, buffer in buffers.items()}, inputs, training=True
-            )
-
-        free = without_size(params, run)
+        free = without_size(
+            lambda: Task.new_member(self, seed=0),
+            lambda leaves, buffers: self.forward(leaves, buffers, inputs, training=True),
+        )
         return [name for name in names if name not in free]
 
     def select(self, wish: Wish) -> list[str]:
