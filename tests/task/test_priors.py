@@ -60,6 +60,16 @@ def test_the_vague_prior_has_one_width_for_any_number_of_inputs_and_nobody_state
     assert all(prior.stated and prior.weight(10, 1000) == 1 for prior in (NormalPrior(), LaplacePrior()))
 
 
+def test_a_vague_prior_honours_its_one_setting_and_refuses_what_it_cannot():
+    assert VaguePrior(3.0).scales(SHAPES)["head.weight"] == pytest.approx(3 / math.sqrt(5))
+    for std in ({"*": 1.0}, (0.1, 0.5), [0.1, 0.2]):
+        with pytest.raises(SettingError, match="std is a number above 0, got"):
+            VaguePrior(std)
+    for settings in ({"scaling": "none"}, {"per_member": (1.0, 2.0)}):
+        with pytest.raises(SettingError, match="state a NormalPrior"):
+            VaguePrior(**settings)
+
+
 @pytest.mark.parametrize(("rows", "weights", "expected"), [(50, 1000, 0.05), (100, 1000, 0.1), (5000, 1000, 0.1)])
 def test_the_vague_prior_counts_for_less_where_weights_outnumber_rows(rows, weights, expected):
     assert VaguePrior().weight(rows, weights) == pytest.approx(expected)

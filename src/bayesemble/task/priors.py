@@ -190,9 +190,14 @@ class VaguePrior(NormalPrior):
     have the same temperature: their posterior is p(y|w)^(1/T) p(w).
     """
 
-    std: Scale = setting(2.0, "standard deviation times sqrt(fan-in), for all leaves or by name pattern", above=0)
+    std: float = setting(2.0, "standard deviation of the weights of layers times sqrt(fan-in)", above=0)
     scaling: str = setting("fan_in", _SCALING_HELP, choices=_SCALINGS)
     stated = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plain = self.scaling == "fan_in" and self.per_member is None
+        require(plain, "a vague prior is scaled by fan-in and the same for all members; state a NormalPrior for others")
 
     def weight(self, num_data: int, num_parameters: int) -> float:
         """T, from the numbers of rows and of weights."""

@@ -139,8 +139,11 @@ def test_scores_are_those_of_the_written_predictions(fitted, table, place):
     y, mean, std, low, high = (np.array(columns[name], float) for name in ("price", "mean", "std", "low", "high"))
     scores = evaluate_table(fitted, table).scores
     assert scores["rmse"] == pytest.approx(np.sqrt(np.square(y - mean).mean()), rel=1e-5)
-    # The spread is such that a held-out row lies on the very edge of its interval, which is rounded in the file.
-    assert scores["coverage_90"] == pytest.approx(((low <= y) & (y <= high)).mean(), abs=1 / 150 + 1e-9)
+    # The spread may put a held-out row on the very edge of its interval, which is rounded in the file.
+    edge = 1e-5 * np.abs(y)
+    surely, perhaps = ((low + by <= y) & (y <= high - by) for by in (edge, -edge))
+    assert surely.mean() - 1e-9 <= scores["coverage_90"] <= perhaps.mean() + 1e-9
+    assert (perhaps & ~surely).sum() <= 1
     parts = [np.array(columns[f"{name}_std"], float) for name in ("aleatoric", "epistemic")]
     np.testing.assert_allclose(std**2, parts[0] ** 2 + parts[1] ** 2, rtol=1e-5)
     predict_table(fitted, table, place / "half.csv", level=0.5)
