@@ -31,7 +31,7 @@ def interaction(options: Options) -> None:
                 key = f"{method.__name__}, {space} space"
                 methods[key] = method(num_members=members, space=space)
                 targets[key] = limits.get((method.__name__, space), 1.25)
-        best = race({key: Ours(case, wish, method=one, epochs=1) for key, one in methods.items()}, options.rounds)
+        best = race({key: Ours(case, wish, method=one, epochs=4) for key, one in methods.items()}, options.rounds)
         for key, took in best.items():
             rows.append((members, key, f"{took:.3g}", f"{took / best['DeepEnsemble']:.2f}x", f"{targets[key]}x"))
     show(f"What interaction costs ({name}).", ["members", "method", "ms a step", "of DeepEnsemble", "at most"], rows)
