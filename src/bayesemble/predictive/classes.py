@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -124,14 +124,14 @@ class ClassPredictive(Predictive):
         """Average the probabilities."""
         _ = self.probs
 
-    def reduce(self) -> ClassPredictive:
+    def reduce(self) -> Self:
         """Keep the averaged probabilities, both entropies and both measures of disagreement."""
         if self.kept:
             return self
         members = self.log_probs.exp()
         kept = {"entropy": self.entropy, "expected_entropy": self._expected_entropy(members)}
         kept |= {"disagreement": self.disagreement, "member_std": self._member_std(members)}
-        return ClassPredictive(torch.ones_like(self.weights[:1]), self.probs.log()[None], kept=kept)
+        return replace(self, weights=torch.ones_like(self.weights[:1]), log_probs=self.probs.log()[None], kept=kept)
 
     def decide(
         self, max_risk: float, validation: tuple[ClassPredictive, Any], measure: str = "total", confidence: float = 0.95

@@ -303,7 +303,7 @@ def test_classes_need_two_logits(output_shape):
 
 @pytest.mark.parametrize("output_shape", [(), (3,)])
 def test_a_mean_without_its_variance_is_refused(output_shape):
-    with pytest.raises(DataError, match="a mean and a variance head per target, an even number of outputs"):
+    with pytest.raises(DataError, match="a mean and a variance head per target, so a multiple of 2 outputs"):
         HeteroscedasticGaussian().check_targets(torch.zeros(2), output_shape)
 
 
