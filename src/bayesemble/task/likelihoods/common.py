@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesemble.core.errors import DataError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves
 from bayesemble.predictive import ClassPredictive, NormalPredictive, Predictive, StudentPredictive
+from bayesemble.predictive.classes import one_hot_labels
 from bayesemble.predictive.student_t import FEWEST_DEGREES, standard_log_density
 from bayesemble.task.likelihoods.base import (
     Likelihood,
@@ -23,33 +24,73 @@ from bayesemble.task.likelihoods.base import (
     with_heads,
 )
 
+_ROUNDING = 1e-4
 _FEW_CLASSES, _MANY_NUMBERS = 32, 1 << 14
 
 
 @dataclass(frozen=True)
 class Categorical(Likelihood):
-    """One of C classes; outputs are logits `(batch, C)`, targets are labels 0..C-1.
+    """One of C classes; outputs are logits `(batch, C)`, targets are labels 0..C-1, or probabilities of classes.
 
     log p(y|f) = f_y - log sum_c exp f_c
+
+    Probabilities q `(batch, C)`, which are soft labels, smoothing by e and class weights v make it a pseudo-likelihood,
+    with p_c the softmax of the outputs:
+
+        log p(y|f) = sum_c v_c q'_c log p_c,     q'_c = (1 - e) q_c + e / C
+        log joint  = sum_n log p(y_n|f_n) + log p(w)
+
+    A row of class c counts as v_c rows beside the prior: the weights are not normalised, so that those of mean 1 over
+    the rows leave the prior what it was. What is predicted then are the probabilities of classes that are as frequent
+    as weighted, which is not how often they occur.
+
+    Reference: Szegedy et al. (2016), "Rethinking the inception architecture", section 7, for the smoothing.
     """
 
+    class_weights: tuple[float, ...] | None = setting(None, "what a row of each class counts for, C numbers", least=0)
+    label_smoothing: float = setting(0.0, "share of each label that is spread evenly over all classes", within="[0, 1)")
+
+    def __post_init__(self) -> None:
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", tuple(self.class_weights))
+        validate(self)
+
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
-        """Labels of any number type, whole and in range."""
+        """Labels of any number type, whole and in range; or probabilities, of which one-hot ones become labels."""
         if not output_shape or output_shape[-1] < 2:
             raise DataError(
                 f"Categorical needs at least two logits per row, the network gives {output_shape or 'one number'}; "
                 "use Bernoulli() for a single logit"
             )
-        return as_labels(targets, output_shape[:-1], output_shape[-1], "the network has that many outputs")
+        num_classes = output_shape[-1]
+        if self.class_weights is not None and len(self.class_weights) != num_classes:
+            raise SettingError(
+                f"class_weights are one for each class, {num_classes} as the network has that many outputs; "
+                f"got {len(self.class_weights)}"
+            )
+        if tuple(targets.shape[1:]) == tuple(output_shape):
+            return _as_shares(targets)
+        return as_labels(targets, output_shape[:-1], num_classes, "the network has that many outputs")
 
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse a single class."""
-        refuse_constant(targets, "two classes")
+        if not targets.is_floating_point():
+            refuse_constant(targets, "two classes")
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
-        """Log softmax at the labels."""
-        chosen = F.log_softmax(outputs, dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        return per_row(chosen)
+        """Log softmax at the labels, or its mean over the shares of the classes."""
+        logs = F.log_softmax(outputs, dim=-1)
+        if not (self.class_weights or self.label_smoothing or targets.is_floating_point()):
+            return per_row(logs.gather(-1, targets.unsqueeze(-1)).squeeze(-1))
+        return per_row((self._shares(targets, logs) * logs).sum(-1))
+
+    def _shares(self, targets: Tensor, logs: Tensor) -> Tensor:
+        """What the log probability of each class counts for."""
+        num_classes = logs.shape[-1]
+        if not targets.is_floating_point():
+            targets = targets.unsqueeze(-1) == torch.arange(num_classes, device=targets.device)
+        shares = (1 - self.label_smoothing) * targets.to(logs.dtype) + self.label_smoothing / num_classes
+        return shares if self.class_weights is None else shares * shares.new_tensor(self.class_weights)
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Class probabilities."""
@@ -229,6 +270,15 @@ class HeteroscedasticStudent(Heteroscedastic):
         """Less about the variance than a normal tells, more about the mean."""
         n = self.degrees
         return self._information(outputs, n * (n + 1) / ((n - 2) * (n + 3)), n / (n + 3))
+
+
+def _as_shares(targets: Tensor) -> Tensor:
+    """Probabilities of classes, as labels if each row is sure of one."""
+    shares = targets if targets.is_floating_point() else targets.to(torch.get_default_dtype())
+    wrong = (shares < 0) | ((shares.sum(-1, keepdim=True) - 1).abs() > _ROUNDING)
+    refuse_rows(wrong, targets, "a label, or probabilities of the classes that are not negative and sum to 1")
+    certain = one_hot_labels(shares)
+    return shares if certain is None else certain
 
 
 def _normal_log_prob(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
