@@ -53,9 +53,18 @@ if TYPE_CHECKING:
     from bayesemble.task.likelihoods import Bernoulli as Bernoulli
     from bayesemble.task.likelihoods import Categorical as Categorical
     from bayesemble.task.likelihoods import Gaussian as Gaussian
+    from bayesemble.task.likelihoods import GaussianMixture as GaussianMixture
     from bayesemble.task.likelihoods import HeteroscedasticGaussian as HeteroscedasticGaussian
     from bayesemble.task.likelihoods import HeteroscedasticStudent as HeteroscedasticStudent
+    from bayesemble.task.likelihoods import Likelihood as Likelihood
+    from bayesemble.task.likelihoods import LogNormal as LogNormal
+    from bayesemble.task.likelihoods import MultivariateGaussian as MultivariateGaussian
+    from bayesemble.task.likelihoods import NegativeBinomial as NegativeBinomial
+    from bayesemble.task.likelihoods import Ordinal as Ordinal
     from bayesemble.task.likelihoods import Poisson as Poisson
+    from bayesemble.task.likelihoods import Quantile as Quantile
+    from bayesemble.task.likelihoods import Weibull as Weibull
+    from bayesemble.task.likelihoods import ZeroInflatedPoisson as ZeroInflatedPoisson
     from bayesemble.task.priors import LaplacePrior as LaplacePrior
     from bayesemble.task.priors import NormalPrior as NormalPrior
     from bayesemble.task.priors import VaguePrior as VaguePrior

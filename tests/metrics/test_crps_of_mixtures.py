@@ -9,7 +9,15 @@ import torch
 
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics import crps, crps_of_mixtures, energy_score, nll, pinball, weighted_crps
-from bayesemble.predictive import NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
+from bayesemble.predictive import (
+    GaussianMixturePredictive,
+    LogNormalPredictive,
+    NormalPredictive,
+    PoissonPredictive,
+    Predictive,
+    QuantilePredictive,
+    StudentPredictive,
+)
 from helpers import oracle, poissons, weighted_normals
 
 # --- CRPS of normals ---
@@ -188,9 +196,12 @@ def test_crps_of_heavy_tails_in_small_pieces_is_the_same(generator, monkeypatch)
     predictive, targets = weighted_students(generator, 4)
     whole = crps(predictive, targets)
     integrated, rows = crps_of_mixtures._integrated_crps, []
-    monkeypatch.setattr(
-        crps_of_mixtures, "_integrated_crps", lambda one, values: rows.append(len(values)) or integrated(one, values)
-    )
+
+    def counted(one, knots, values):
+        rows.append(len(values))
+        return integrated(one, knots, values)
+
+    monkeypatch.setattr(crps_of_mixtures, "_integrated_crps", counted)
     knots = len(crps_of_mixtures._KNOTS_IN_STDS) * predictive.num_members + 2  # of each row: those of members, and ends
     monkeypatch.setattr(crps_of_mixtures, "CELLS_AT_ONCE", 2 * knots * crps_of_mixtures._NODES_BETWEEN_KNOTS)
     assert crps(predictive, targets) == pytest.approx(whole, rel=1e-12)
@@ -354,3 +365,43 @@ def test_the_energy_score_sees_whether_outputs_go_together():
     assert energy_score(together, target, seed=1) == energy_score(together, target, seed=1)
     with pytest.raises(SettingError, match="num_draws is a whole number from 2, got 1"):
         energy_score(together, target, num_draws=1)
+
+
+# --- CRPS of other distributions ---
+
+
+def test_crps_of_a_log_normal_is_its_closed_form():
+    """y (2 F(y) - 1) - 2 exp(m + s^2 / 2) (Phi((log y - m) / s - s) + Phi(s / sqrt(2)) - 1): Baran & Lerch (2015)."""
+    m, s, y = np.array([0.3, -1.0, 2.0, 0.0]), np.array([0.2, 1.0, 0.5, 1.5]), np.array([1.0, 3.0, 0.1, 0.8])
+    standard, phi = (np.log(y) - m) / s, scipy.stats.norm.cdf
+    expected = y * (2 * phi(standard) - 1) - 2 * np.exp(m + s**2 / 2) * (phi(standard - s) + phi(s / 2**0.5) - 1)
+    predictive = LogNormalPredictive(torch.ones(1).double(), *(torch.as_tensor(part)[None] for part in (m, s)))
+    for row in range(4):
+        assert crps(predictive.take_rows([row]), y[[row]]) == pytest.approx(expected[row], rel=1e-5)
+    assert crps(predictive, y) == pytest.approx(expected.mean(), rel=1e-5)
+
+
+def test_crps_of_a_mixture_of_mixtures_is_that_of_all_normals(generator):
+    logs = torch.randn(1, 1, 3, generator=generator, dtype=torch.float64).log_softmax(-1)
+    centers, stds = (torch.randn(1, 1, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+    nested = GaussianMixturePredictive(torch.ones(1).double(), logs, 3 * centers, stds.exp())
+    normals = Predictive.from_normal(3 * centers[0, 0, :, None], stds[0, 0, :, None].exp(), logs[0, 0].exp())
+    for target in (-4.0, 0.3, 9.0):
+        assert crps(nested, [target]) == pytest.approx(crps(normals, [target]), rel=1e-5)
+
+
+def test_crps_of_several_outputs_is_their_mean(generator):
+    gaps = torch.rand(2, 5, 2, 4, generator=generator, dtype=torch.float64) + 0.1
+    lowest, levels = torch.randn(2, 5, 2, generator=generator, dtype=torch.float64), (0.1, 0.3, 0.5, 0.7, 0.9)
+    weights, targets = torch.tensor([0.3, 0.7]).double(), torch.randn(5, 2, generator=generator)
+    each = [
+        crps(QuantilePredictive(weights, lowest[..., one], gaps[:, :, one], levels), targets[:, one])
+        for one in range(2)
+    ]
+    assert crps(QuantilePredictive(weights, lowest, gaps, levels), targets) == pytest.approx(np.mean(each))
+
+
+def test_crps_of_censored_times_is_refused():
+    predictive = LogNormalPredictive(torch.ones(1), torch.zeros(1, 3), torch.ones(1, 3))
+    with pytest.raises(DataError, match=r"targets must have shape \(3,\)"):
+        crps(predictive, torch.ones(3, 2))

@@ -415,3 +415,13 @@ def test_an_average_in_blocks_of_rows_is_that_of_all_rows(shape, generator, monk
     monkeypatch.setattr(base, "_NUMBERS_AT_A_TIME", 40)
     torch.testing.assert_close(predictive.log_average(values), whole)
     torch.testing.assert_close(whole.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [random_classes, random_normals, random_poissons])
+def test_some_rows_are_those_of_the_whole(make, generator):
+    predictive = make(generator)
+    for whole in (predictive, predictive.reduce()):
+        some = whole.take_rows([4, 0])
+        assert some.num_rows == 2
+        assert torch.equal(some.epistemic, whole.epistemic[[4, 0]])
+        assert torch.equal(some.answers, whole.answers[[4, 0]])

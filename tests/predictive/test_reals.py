@@ -1,4 +1,4 @@
-"""Mixtures of normals and Poisson distributions against torch.distributions and scipy."""
+"""Mixtures of normals against torch.distributions and scipy."""
 
 import math
 
@@ -11,10 +11,7 @@ from torch import distributions
 
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import NormalPredictive, Predictive
-from helpers import poissons
 from mixtures import WEIGHTS, random_normals, random_poissons
-
-RATES = [[0.0, 0.1, 0.7, 1.0, 3.3, 20.0, 500.0, 1e5]]
 
 
 def mixture_of(predictive):
@@ -197,43 +194,6 @@ def test_targets_given_as_a_list_are_as_precise_as_the_prediction():
     predictive = Predictive.from_normal([0.1], [1e-9])
     assert predictive.log_prob([0.1]).item() == pytest.approx(-math.log(1e-9) - math.log(2 * math.pi) / 2)
     assert predictive.cdf([0.1]).item() == 0.5
-
-
-# --- counts ---
-
-
-@pytest.mark.parametrize("level", [0.001, 0.05, 0.31, 0.5, 0.9, 0.999])
-def test_quantiles_of_one_poisson_are_those_of_scipy(level):
-    expected = scipy.stats.poisson.ppf(level, RATES[0])
-    np.testing.assert_array_equal(poissons(RATES).quantile(level).numpy(), expected)
-
-
-@pytest.mark.parametrize("level", [0.05, 0.5, 0.77, 0.95])
-def test_the_quantile_of_a_poisson_mixture_is_the_first_count_whose_cdf_reaches_the_level(generator, level):
-    predictive = random_poissons(generator)
-    for row, quantile in enumerate(predictive.quantile(level).tolist()):
-        cumulative = WEIGHTS @ scipy.stats.poisson.cdf(np.arange(60), predictive.rates[:, row, None].numpy())
-        assert quantile == np.argmax(cumulative >= level)
-
-
-@pytest.mark.parametrize("value", [-3.0, -0.5, 0.0, 0.5, 2.0, 2.999, 30.0])
-def test_the_cdf_of_a_poisson_is_that_of_scipy_between_and_below_the_counts_too(value):
-    predictive = poissons(RATES)
-    expected = scipy.stats.poisson.cdf(value, RATES[0])
-    np.testing.assert_allclose(predictive.cdf(np.full(8, value)).numpy(), expected, atol=1e-14)
-
-
-def test_probabilities_of_counts_are_mixed_poissons(generator):
-    predictive = random_poissons(generator)
-    counts = np.array([0, 1, 2, 5, 10, 40])
-    expected = np.log(WEIGHTS @ scipy.stats.poisson.pmf(counts, predictive.rates.numpy()))
-    np.testing.assert_allclose(predictive.log_prob(counts).numpy(), expected)
-
-
-def test_a_rate_of_0_is_certain_of_the_count_0():
-    predictive = poissons([[0.0, 0.0]])
-    assert predictive.log_prob([0, 1]).tolist() == [0, -math.inf]
-    assert predictive.variance.tolist() == [0, 0]
 
 
 # --- reduced ---

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from bayesemble.core.arrays import numbers
 from bayesemble.core.settings import require
-from bayesemble.metrics.scores import match_counts
-from bayesemble.predictive import ClassPredictive, PoissonPredictive, RealPredictive
+from bayesemble.predictive import ClassPredictive, RealPredictive
 
 LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))
 """The levels at which quantiles are checked if none are named: 0.05, 0.1, ... 0.95."""
@@ -183,16 +182,23 @@ def pit(predictive: RealPredictive, targets: Any, generator: torch.Generator | N
     predictions are too confident; heaped in the middle, too cautious; leaning to one end, biased. A flat histogram is
     needed but not enough: errors of different rows can cancel.
 
-    F of a count jumps, so its value is drawn evenly from the jump, which takes a generator:
+    F of a count jumps, so its value is drawn evenly from the jump, which takes a generator. So does a censored time c,
+    whose event may lie anywhere beyond:
 
         F(y)    or for counts    F(y - 1) + u * (F(y) - F(y - 1)),    u uniform on [0, 1]
+                or censored      F(c) + u * (1 - F(c))
 
-    Reference: Dawid (1984); Gneiting, Balabdaoui & Raftery (2007); for counts Czado, Gneiting & Held (2009).
+    Reference: Dawid (1984); Gneiting, Balabdaoui & Raftery (2007); for counts Czado, Gneiting & Held (2009);
+    for censored times Haider et al. (2020), "Effective ways to build and evaluate individual survival distributions".
     """
-    below, upto = cdf_around(predictive, targets)
-    if not isinstance(predictive, PoissonPredictive):
+    below, upto = predictive.cdf_around(targets)
+    if not (upto > below).any():
         return upto
-    require(generator is not None, "the PIT of counts is drawn from the jump of F at each count: pass a generator")
+    require(
+        generator is not None,
+        "the PIT of counts is drawn from the jump of F at each count, that of censored times from what is left: "
+        "pass a generator",
+    )
     uniform = torch.rand(upto.shape, dtype=upto.dtype, generator=generator)
     return below + uniform * (upto - below)
 
@@ -205,7 +211,8 @@ def quantile_calibration(
     Best where `observed` equals `level`. Below it at high levels and above it at low ones, the predictions are too
     confident. It pools all rows, so doubt that is too large here and too small there can cancel, and a model that
     always predicts the distribution of all targets is calibrated: read it beside a proper score. For counts, whose F
-    jumps, each target counts with the part of its jump below the level, the mean of the randomised PIT.
+    jumps, each target counts with the part of its jump below the level, the mean of the randomised PIT; a censored time
+    counts in the same way with what lies beyond it.
 
     Args:
         predictive: What was predicted.
@@ -217,7 +224,7 @@ def quantile_calibration(
     level = numbers(levels, "levels").double()
     sensible = level.dim() == 1 and len(level) > 0 and bool(((level > 0) & (level < 1)).all())
     require(sensible, f"levels are probabilities strictly between 0 and 1, got {levels}")
-    below, upto = (values.double().flatten() for values in cdf_around(predictive, targets))
+    below, upto = (values.double().flatten() for values in predictive.cdf_around(targets))
     observed = [_share_below(below, upto, float(one)) for one in level]
     return QuantileCalibration(level, torch.tensor(observed, dtype=torch.float64))
 
@@ -270,15 +277,6 @@ def _mass_index(probability: Tensor, bins: int) -> Tensor:
 def _mean_over_rows(values: Tensor, table: Reliability) -> float:
     """Mean over all rows, those of dropped bins being 0; not a number where no bin is left."""
     return float((values * table.count).sum() / table.num_rows) if len(table.count) else float("nan")
-
-
-def cdf_around(predictive: RealPredictive, targets: Any) -> tuple[Tensor, Tensor]:
-    """P(Y < y) and P(Y <= y); they differ for counts only."""
-    if not isinstance(predictive, PoissonPredictive):
-        upto = predictive.cdf(targets)
-        return upto, upto
-    counts = match_counts(predictive, targets)
-    return predictive.cdf(counts - 1), predictive.cdf(counts)
 
 
 def _share_below(below: Tensor, upto: Tensor, level: float) -> float:

@@ -13,8 +13,8 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import whole
-from bayesemble.metrics.scores import match_counts
 from bayesemble.predictive import (
+    CountPredictive,
     LocationScalePredictive,
     NormalPredictive,
     PoissonPredictive,
@@ -30,6 +30,7 @@ MOST_COUNTS = 2**24
 
 _KNOTS_IN_STDS = (-12.0, -4.0, -1.5, 0.0, 1.5, 4.0, 12.0)  # around each member
 _NODES_BETWEEN_KNOTS = 8
+_KNOT_LEVELS = (1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1 - 1e-3, 1 - 1e-4, 1 - 1e-6)
 
 
 def crps(predictive: RealPredictive, targets: Any) -> float:
@@ -46,9 +47,9 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
         sum_i w_i A(y - m_i, s_i^2) - sum_ij w_i w_j A(m_i - m_j, s_i^2 + s_j^2) / 2
         A(m, v) = 2 sqrt(v) phi(m / sqrt(v)) + m (2 Phi(m / sqrt(v)) - 1)
 
-    which takes members^2 * rows steps. For a mixture of Student t distributions the integral is taken numerically, to
-    five digits. For a mixture of Poisson distributions it is a sum over counts, over all where F is neither 0 nor
-    1 in double precision; of the others the closed form is added.
+    which takes members^2 * rows steps. For counts it is a sum over all counts where F is neither 0 nor 1 in double
+    precision; of the others the closed form is added. For other distributions the integral is taken numerically, to
+    five digits (four where the density jumps).
 
     Reference: Gneiting & Raftery (2007); Grimit et al. (2006) for the mixture of normals.
     """
@@ -60,10 +61,14 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
         if isinstance(double, NormalPredictive):
             return _by_pieces(_normal_crps, double.num_members, double, values)
         points = _NODES_BETWEEN_KNOTS * (len(_KNOTS_IN_STDS) * double.num_members + 2)
-        return _by_pieces(_integrated_crps, points, double, values)
-    if isinstance(predictive, PoissonPredictive):
-        counts = match_counts(predictive, targets).flatten()
-        return _poisson_crps(predictive.weights.double(), predictive.rates.double().flatten(1), counts) / len(counts)
+        return _by_pieces(lambda piece, own: _integrated_crps(piece, _knots(piece), own), points, double, values)
+    if isinstance(predictive, CountPredictive):
+        counts = predictive.counts(targets).flatten()
+        flat: dict[str, Any] = {name: value.flatten(1) for name, value in predictive.double()._member_fields().items()}
+        return _count_crps(replace(predictive, weights=predictive.weights.double(), **flat), counts) / len(counts)
+    if isinstance(predictive, RealPredictive):
+        values = match_targets(targets, predictive.member_mean.shape).double()
+        return _general_crps(predictive.double(), values) / values.numel()
     raise SettingError(
         f"the CRPS is for real numbers and counts, got {type(predictive).__name__}; "
         "brier is its counterpart for classes"
@@ -102,7 +107,9 @@ def weighted_crps(
     double = predictive.double()
     double = replace(double, means=double.means.flatten(1), stds=double.stds.flatten(1))
     points = _NODES_BETWEEN_KNOTS * (len(_KNOTS_IN_STDS) * double.num_members + 2)
-    return _by_pieces(lambda piece, own: _integrated_crps(piece, own, begin, end), points, double, values)
+    return _by_pieces(
+        lambda piece, own: _integrated_crps(piece, _knots(piece), own, begin, end), points, double, values
+    )
 
 
 def energy_score(predictive: RealPredictive, targets: Any, num_draws: int = 500, seed: int = 0) -> float:
@@ -163,20 +170,34 @@ def _normal_crps(predictive: LocationScalePredictive, values: Tensor) -> Tensor:
     return weights @ _expected_size(values - means, stds) - _expected_difference(weights, means, stds) / 2
 
 
+def _knots(predictive: LocationScalePredictive) -> Tensor:
+    """Where the distribution changes, `(knot, row)`: around each member."""
+    stds = predictive.means.new_tensor(_KNOTS_IN_STDS)[:, None, None]
+    return (predictive.means + predictive.stds * stds).flatten(0, 1)
+
+
+def _general_crps(predictive: RealPredictive, values: Tensor) -> float:
+    """Sum over rows and outputs, with knots at quantiles of the mixture; all in double precision."""
+    total, cells = 0.0, _NODES_BETWEEN_KNOTS * (len(_KNOT_LEVELS) + 3) * predictive._any_field()[:, :1].numel()
+    for rows in torch.arange(len(values)).split(how_many_fit(CELLS_AT_ONCE, cells)):
+        piece = predictive.take_rows(rows)
+        knots = torch.stack([piece.quantile(level) for level in _KNOT_LEVELS])
+        total += float(_integrated_crps(piece, knots, values[rows]).sum())
+    return total
+
+
 def _integrated_crps(
-    predictive: LocationScalePredictive, values: Tensor, low: float = -math.inf, high: float = math.inf
+    predictive: RealPredictive, knots: Tensor, values: Tensor, low: float = -math.inf, high: float = math.inf
 ) -> Tensor:
-    """CRPS of each row, by Gauss-Legendre quadrature between knots that follow the members, and beyond them.
+    """CRPS of each row, by Gauss-Legendre quadrature between knots, and beyond them.
 
     F^2 is integrated below the target, and (1 - F)^2 above it; the target is a knot too. Beyond the outermost knots
     x = knot -+ d u / (1 - u), which maps a tail to 0 <= u < 1; d is the distance of the knot from the mean. Knots
     outside of the thresholds move to them, and a tail ends there.
     """
-    means, stds = predictive.means, predictive.stds
     nodes = np.polynomial.legendre.leggauss(_NODES_BETWEEN_KNOTS)  # on -1 to 1
-    points, shares = (means.new_tensor(part)[:, None] / 2 for part in nodes)
+    points, shares = (values.new_tensor(part).reshape(-1, *[1] * values.dim()) / 2 for part in nodes)
     points = points + 0.5
-    knots = (means + stds * means.new_tensor(_KNOTS_IN_STDS)[:, None, None]).flatten(0, 1)
     knots = torch.cat([knots, values[None]]).sort(dim=0).values
     inside = knots.clamp(low, high)
     widths = inside.diff(dim=0)[:, None]
@@ -209,40 +230,47 @@ def _expected_difference(weights: Tensor, means: Tensor, stds: Tensor) -> Tensor
     return total
 
 
-def _poisson_crps(weights: Tensor, rates: Tensor, counts: Tensor) -> float:
-    """Sum over rows; rates are `(member, row)`. Rows of similar windows are computed together."""
-    low, width = _count_window(rates)
+def _count_crps(predictive: CountPredictive, counts: Tensor) -> float:
+    """Sum over rows; predictions are `(member, row)`. Rows of similar windows are computed together."""
+    low, width = _poisson_window(predictive) if isinstance(predictive, PoissonPredictive) else _count_window(predictive)
+    if not (width <= MOST_COUNTS).all():
+        means = predictive.member_mean
+        raise DataError(
+            f"the CRPS would be summed over more than {MOST_COUNTS} counts in a row: the members' means lie between "
+            f"{means.min():g} and {means.max():g}; leave out the rows with such means"
+        )
     total = 0.0
-    for rows in width.argsort().split(how_many_fit(CELLS_AT_ONCE, 64 * len(weights))):
-        total += _window_sum(weights, rates[:, rows], counts[rows], low[rows], int(width[rows].max()))
+    for rows in width.argsort().split(how_many_fit(CELLS_AT_ONCE, 64 * predictive.num_members)):
+        total += _window_sum(predictive.take_rows(rows), counts[rows], low[rows], int(width[rows].max()))
     return total
 
 
-def _count_window(rates: Tensor) -> tuple[Tensor, Tensor]:
+def _poisson_window(predictive: PoissonPredictive) -> tuple[Tensor, Tensor]:
     """First count and number of counts outside of which every member's F is 0 or 1, to within exp(-40).
 
     Bernstein's bound: P(|X - rate| >= t) <= 2 exp(-t^2 / (2 (rate + t / 3))).
     """
-    exponent = 40
+    exponent, rates = 40, predictive.rates
     reach = exponent / 3 + (exponent**2 / 9 + 2 * exponent * rates).sqrt()
     low = (rates - reach).amin(0).floor().clamp_min(0)
-    width = (rates + reach).amax(0).ceil() - low + 1
-    if not (width <= MOST_COUNTS).all():
-        raise DataError(
-            f"the CRPS would be summed over more than {MOST_COUNTS} counts in a row: the members' rates lie between "
-            f"{rates.min():g} and {rates.max():g}; leave out the rows with such rates"
-        )
-    return low, width
+    return low, (rates + reach).amax(0).ceil() - low + 1
 
 
-def _window_sum(weights: Tensor, rates: Tensor, counts: Tensor, low: Tensor, width: int) -> float:
+def _count_window(predictive: CountPredictive) -> tuple[Tensor, Tensor]:
+    """From 0 to the count beyond which 1 - F, which is squared, is below 1e-12."""
+    high = predictive.quantile(1 - 1e-12)
+    return torch.zeros_like(high), high + 1
+
+
+def _window_sum(predictive: CountPredictive, counts: Tensor, low: Tensor, width: int) -> float:
     """Sum of (F(k) - [k >= y])^2 over all counts k and all rows; inside the window term by term."""
     below, above = (low - counts).clamp_min(0), (counts - low - width).clamp_min(0)
     total, cdf = float((below + above).sum()), torch.zeros_like(low)
-    for offsets in torch.arange(width, device=rates.device).split(how_many_fit(CELLS_AT_ONCE, rates.numel())):
+    cells = predictive.num_members * predictive.num_rows
+    for offsets in torch.arange(width, device=low.device).split(how_many_fit(CELLS_AT_ONCE, cells)):
         grid = low + offsets[:, None]
-        masses = torch.distributions.Poisson(rates, validate_args=False).log_prob(grid[:, None]).exp()
-        cdfs = cdf + torch.einsum("m,kmr->kr", weights, masses).cumsum(0)
+        masses = predictive.member_log_density(grid[:, None]).exp()
+        cdfs = cdf + torch.einsum("m,kmr->kr", predictive.weights, masses).cumsum(0)
         total += float((cdfs - (grid >= counts).double()).square().sum())
         cdf = cdfs[-1]
     return total

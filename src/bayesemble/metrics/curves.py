@@ -13,8 +13,9 @@ from bayesemble.core import seeds
 from bayesemble.core.arrays import check_finite, numbers
 from bayesemble.core.errors import DataError
 from bayesemble.core.settings import require
-from bayesemble.metrics.calibration import LEVELS, cdf_around
-from bayesemble.predictive import Predictive, RealPredictive
+from bayesemble.metrics.calibration import LEVELS
+from bayesemble.metrics.scores import coverage
+from bayesemble.predictive import Predictive, RealPredictive, SurvivalPredictive
 from bayesemble.predictive.base import check_level
 
 
@@ -97,14 +98,18 @@ def interval_coverage(predictive: RealPredictive, targets: Any, levels: Sequence
     observed = mean [ (1 - level) / 2 <= F(y)  and  F(y-) < (1 + level) / 2 ],    F(y-) = P(Y < y)
 
     Below the diagonal the intervals are too narrow, above too wide. Intervals of counts end at counts, so that they
-    hold more than their level even if the prediction is right. Several outputs are pooled.
+    hold more than their level even if the prediction is right. Several outputs are pooled. Censored times count as they
+    do for `coverage`.
 
     Reference: Gneiting, Balabdaoui & Raftery (2007).
     """
     for level in levels:
         check_level(level)
     require(len(levels) > 0, "at least one level is needed, got none")
-    below, upto = cdf_around(predictive, targets)
+    if isinstance(predictive, SurvivalPredictive):
+        shares = [coverage(predictive, targets, level) for level in levels]
+        return IntervalCoverage(*(torch.tensor(part, dtype=torch.float64) for part in (levels, shares)))
+    below, upto = predictive.cdf_around(targets)
     inside = [((upto >= (1 - level) / 2) & (below < (1 + level) / 2)).double().mean() for level in levels]
     return IntervalCoverage(torch.tensor(levels, dtype=torch.float64), torch.stack(inside))
 

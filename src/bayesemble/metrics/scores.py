@@ -5,16 +5,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require
 from bayesemble.predictive import (
     ClassPredictive,
     NormalPredictive,
-    PoissonPredictive,
     Predictive,
     RealPredictive,
+    SurvivalPredictive,
     match_targets,
 )
+from bayesemble.predictive.base import check_level
 
 
 def accuracy(predictive: ClassPredictive, targets: Any) -> float:
@@ -102,10 +103,24 @@ def log_predictive_density(predictive: Predictive, targets: Any, kind: str = "mi
 
 
 def coverage(predictive: RealPredictive, targets: Any, level: float = 0.9) -> float:
-    """Share of targets inside the central interval of the given level. Best near `level`: above is over-cautious."""
+    """Share of targets inside the central interval of the given level. Best near `level`: above is over-cautious.
+
+    A censored time counts with the probability that the event happens inside, given that it had not happened before.
+    """
+    if isinstance(predictive, SurvivalPredictive):
+        return _coverage_of_times(predictive, targets, level)
     low, high = predictive.interval(level)
     values = match_targets(targets, predictive.member_mean.shape)
     return float(((values >= low) & (values <= high)).double().mean())
+
+
+def _coverage_of_times(predictive: SurvivalPredictive, targets: Any, level: float) -> float:
+    """The mean share of the values that F may have at the event that lies inside the interval of the level."""
+    check_level(level)
+    begin, end = (part.double() for part in predictive.cdf_around(targets))
+    low, high = (1 - level) / 2, (1 + level) / 2
+    share = (end.clamp_max(high) - begin.clamp_min(low)).clamp_min(0) / (end - begin).clamp_min(1e-300)
+    return float(torch.where(end > begin, share, ((begin >= low) & (begin <= high)).double()).mean())
 
 
 def pinball(predictive: RealPredictive, targets: Any, level: float) -> float:
@@ -149,16 +164,6 @@ def sharpness(predictive: RealPredictive, level: float = 0.9) -> float:
     """
     low, high = (end.double() for end in predictive.interval(level))
     return float((high - low).mean())
-
-
-def match_counts(predictive: PoissonPredictive, targets: Any) -> Tensor:
-    """Targets as counts in the shape of the rows, in double precision, or what is wrong with them."""
-    values = match_targets(targets, predictive.rates.shape).double()
-    wrong = (values < 0) | (values != values.floor())
-    if wrong.any():
-        index = wrong.nonzero()[0].tolist()
-        raise DataError(f"targets must be counts 0, 1, 2, ...; row {index[0]} holds {values[tuple(index)].item():g}")
-    return values
 
 
 def _target_values(predictive: RealPredictive, targets: Any) -> Tensor:

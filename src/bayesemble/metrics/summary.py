@@ -15,7 +15,7 @@ from bayesemble.core.errors import DataError
 from bayesemble.metrics.calibration import reliability
 from bayesemble.metrics.ood import auroc
 from bayesemble.metrics.scores import accuracy, brier, coverage, nll, rmse
-from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive
+from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, SurvivalPredictive
 
 _BINS = 15
 
@@ -45,7 +45,9 @@ class Summary:
             shares = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)])
             self.bins.index_add_(1, table.index, shares * table.count)
         elif isinstance(predictive, RealPredictive):
-            means |= {"rmse": rmse(predictive, targets) ** 2, "coverage_90": coverage(predictive, targets, 0.9)}
+            means["coverage_90"] = coverage(predictive, targets, 0.9)
+            if not isinstance(predictive, SurvivalPredictive):  # nobody knows how far off a censored time is
+                means["rmse"] = rmse(predictive, targets) ** 2
         for name, mean in means.items():
             self.sums[name] = self.sums.get(name, 0.0) + mean * predictive.num_rows
         self.num_rows += predictive.num_rows

@@ -167,6 +167,13 @@ class Predictive(ABC):
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
         return dataclasses.replace(self, weights=weights / weights.sum(), **own)
 
+    def take_rows(self, indices: Sequence[int] | Tensor) -> Self:
+        """The prediction of some rows alone."""
+        chosen = torch.as_tensor(indices)
+        own: dict[str, Any] = {name: value[:, chosen] for name, value in self._member_fields().items()}
+        kept = {name: value[chosen] for name, value in self.kept.items()}
+        return dataclasses.replace(self, kept=kept, **own)
+
     def weighed(self) -> Self:
         """The prediction of the members that weigh anything, alone."""
         chosen = self.weights > 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from bayesemble.core.arrays import numbers
 from bayesemble.core.errors import DataError
 from bayesemble.predictive.abstain import Decision, fit_threshold
 from bayesemble.predictive.base import Predictive, as_floats, as_weights, match_targets, sum_outputs, unless_kept
@@ -96,7 +98,13 @@ class ClassPredictive(Predictive):
         return self.probs.argmax(-1)
 
     def labels(self, targets: Any, per_member: bool = False) -> Tensor:
-        """Targets as labels 0..C-1 in the shape of the rows, or what is wrong with them."""
+        """Targets as labels 0..C-1 in the shape of the rows, or what is wrong with them; one-hot ones are fine too."""
+        shape = np.shape(targets)
+        if shape == self.log_probs.shape[1:] and not (per_member and shape == self.log_probs.shape[:-1]):
+            labels = one_hot_labels(numbers(targets, "targets"))
+            if labels is None:
+                raise DataError("soft labels can be trained on, but scores need labels 0..C-1 or one-hot ones")
+            targets = labels
         values = match_targets(targets, self.log_probs.shape[:-1], per_member)
         return as_labels(values, self.log_probs.shape[-1])
 
@@ -124,14 +132,14 @@ class ClassPredictive(Predictive):
         """Average the probabilities."""
         _ = self.probs
 
-    def reduce(self) -> ClassPredictive:
+    def reduce(self) -> Self:
         """Keep the averaged probabilities, both entropies and both measures of disagreement."""
         if self.kept:
             return self
         members = self.log_probs.exp()
         kept = {"entropy": self.entropy, "expected_entropy": self._expected_entropy(members)}
         kept |= {"disagreement": self.disagreement, "member_std": self._member_std(members)}
-        return ClassPredictive(torch.ones_like(self.weights[:1]), self.probs.log()[None], kept=kept)
+        return replace(self, weights=torch.ones_like(self.weights[:1]), log_probs=self.probs.log()[None], kept=kept)
 
     def decide(
         self, max_risk: float, validation: tuple[ClassPredictive, Any], measure: str = "total", confidence: float = 0.95
@@ -159,6 +167,13 @@ class ClassPredictive(Predictive):
         """Divide by the probability that two draws are different members; 0 where all weight is on one member."""
         pairs = 1 - self.weights.square().sum().to(values.dtype)
         return values / pairs if self._several_weigh else torch.zeros_like(values)
+
+
+def one_hot_labels(shares: Tensor) -> Tensor | None:
+    """The labels of one-hot rows `(..., class)`; None unless all rows are such."""
+    largest, labels = shares.max(-1)
+    certain = (largest == 1).all() and bool(((shares != 0).sum(-1) == 1).all())
+    return labels if certain else None
 
 
 def as_labels(values: Tensor, num_classes: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Predictions of real numbers and counts."""
+"""Predictions of real numbers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from bayesemble.predictive.base import (
     sum_outputs,
     unless_kept,
 )
+
+_STEPS = 60
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,10 +50,19 @@ class RealPredictive(Predictive):
         """P(y <= value) under each member."""
 
     @abstractmethod
-    def quantile(self, level: float) -> Tensor:
-        """The value below which the target lies with probability `level`, under the mixture."""
+    def member_log_density(self, values: Tensor) -> Tensor:
+        """Log density, or log probability of a count, of each value under each member: shaped like `member_mean`."""
+
+    @abstractmethod
+    def member_sample(self, generator: torch.Generator) -> Tensor:
+        """One draw of each member, shaped like `member_mean`."""
+
+    @abstractmethod
+    def of_moments(self) -> dict[str, Any]:
+        """Fields of one distribution of this kind `(1, row, ...)` with the mean and the variance of the mixture."""
 
     @property
+    @unless_kept
     def mean(self) -> Tensor:
         """Mean of the mixture, `(row,)` or `(row, output)`."""
         return self._average(self.member_mean)
@@ -96,13 +107,52 @@ class RealPredictive(Predictive):
         """P(y <= value) under the mixture."""
         return self._average(self.member_cdf(match_targets(values, self.member_mean.shape).to(self.mean.dtype)))
 
+    def cdf_around(self, targets: Any) -> tuple[Tensor, Tensor]:
+        """P(Y < y) and P(Y <= y), the values that F may have at a target: one value, unless F jumps there."""
+        upto = self.cdf(targets)
+        return upto, upto
+
+    def member_log_prob(self, targets: Any) -> Tensor:
+        """Log density (probability) of the targets under each member, `(member, row)`."""
+        values = match_targets(targets, self.member_mean.shape, per_member=True).to(self.member_mean.dtype)
+        return sum_outputs(self.member_log_density(values))
+
+    def quantile(self, level: float) -> Tensor:
+        """The value below which the target lies with probability `level`, under the mixture: by bisection."""
+        check_level(level)
+        return self._bisect(level, *self._quantile_bounds(level))
+
+    def sample(self, num: int, generator: torch.Generator) -> Tensor:
+        """Draw targets, `(num, row)` or `(num, row, output)`."""
+        chosen = self._pick_members(num, generator)
+        own: dict[str, Any] = {name: value[chosen] for name, value in self._member_fields().items()}
+        return replace(self, weights=torch.full((num,), 1 / num), **own).member_sample(generator)
+
+    def reduce(self) -> Self:
+        """Keep mean and variances; densities and quantiles become those of one distribution with these moments."""
+        kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
+        return replace(self, weights=torch.ones_like(self.weights[:1]), kept=kept, **self.of_moments())
+
+    def double(self) -> Self:
+        """The same in double precision."""
+        parts: dict[str, Any] = {name: value.double() for name, value in self._member_fields().items()}
+        return replace(self, weights=self.weights.double(), **parts)
+
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """The central interval that holds the target with probability `level`: its lower and upper end."""
         check_level(level)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
-    def _bisect(self, level: float, low: Tensor, high: Tensor, steps: int) -> Tensor:
-        for _ in range(steps):
+    def _quantile_bounds(self, level: float) -> tuple[Tensor, Tensor]:
+        """Numbers that enclose the quantile, whatever the distribution: Cantelli's inequality, with a little to spare.
+
+        mean - std sqrt((1 - level) / level) <= quantile <= mean + std sqrt(level / (1 - level))
+        """
+        mean, std = self.mean, 1.001 * self.std + torch.finfo(self.mean.dtype).eps * self.mean.abs()
+        return mean - std * math.sqrt((1 - level) / level), mean + std * math.sqrt(level / (1 - level))
+
+    def _bisect(self, level: float, low: Tensor, high: Tensor) -> Tensor:
+        for _ in range(_STEPS):
             middle = (low + high) / 2
             above = self._average(self.member_cdf(middle)) >= level
             low, high = torch.where(above, low, middle), torch.where(above, middle, high)
@@ -176,26 +226,18 @@ class LocationScalePredictive(RealPredictive):
         """P(y <= value) under each member."""
         return self.standard_cdf((values - self.means) / self.stds)
 
-    def member_log_prob(self, targets: Any) -> Tensor:
-        """Log density of the targets under each member, `(member, row)`."""
-        values = match_targets(targets, self.means.shape, per_member=True).to(self.means.dtype)
-        return sum_outputs(self.standard_log_prob((values - self.means) / self.stds) - self.stds.log())
+    def member_log_density(self, values: Tensor) -> Tensor:
+        """Log density of each value under each member."""
+        return self.standard_log_prob((values - self.means) / self.stds) - self.stds.log()
 
-    def quantile(self, level: float) -> Tensor:
-        """Quantile of the mixture, by bisection between the members' own quantiles, which enclose it."""
-        check_level(level)
+    def _quantile_bounds(self, level: float) -> tuple[Tensor, Tensor]:
+        """The members' own quantiles enclose that of the mixture."""
         own = self._weighed(self.means + self.stds * self.standard_quantile(level))[1]
-        return self._bisect(level, own.amin(0), own.amax(0), steps=60)
+        return own.amin(0), own.amax(0)
 
-    def sample(self, num: int, generator: torch.Generator) -> Tensor:
-        """Draw targets, `(num, row)` or `(num, row, output)`."""
-        chosen = self._pick_members(num, generator)
-        return self.means[chosen] + self.stds[chosen] * self.standard_sample(self.means[chosen].shape, generator)
-
-    def double(self) -> Self:
-        """The same in double precision."""
-        parts: dict[str, Any] = {name: value.double() for name, value in self._member_fields().items()}
-        return replace(self, weights=self.weights.double(), **parts)
+    def member_sample(self, generator: torch.Generator) -> Tensor:
+        """One draw of each member."""
+        return self.means + self.stds * self.standard_sample(self.means.shape, generator)
 
     def stretch(self, factor: float) -> Self:
         """The same means, with all standard deviations times a factor."""
@@ -210,12 +252,9 @@ class LocationScalePredictive(RealPredictive):
         means, stds = shift + scale * self.means, scale.abs() * self.stds
         return replace(self, means=means, stds=stds, mean_variance=own, kept=kept)
 
-    def reduce(self) -> Self:
-        """Keep mean and variances; densities and quantiles become those of one distribution with these moments."""
-        kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
-        one = torch.ones_like(self.weights[:1])
-        moments: dict[str, Any] = {"means": self.mean[None], "stds": self.std[None], "mean_variance": None}
-        return replace(self, weights=one, kept=kept, **moments)
+    def of_moments(self) -> dict[str, Any]:
+        """Mean and standard deviation of the mixture."""
+        return {"means": self.mean[None], "stds": self.std[None], "mean_variance": None}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -237,51 +276,6 @@ class NormalPredictive(LocationScalePredictive):
     def standard_sample(self, shape: torch.Size, generator: torch.Generator) -> Tensor:
         """Normal draws."""
         return torch.randn(shape, generator=generator, dtype=self.means.dtype)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class PoissonPredictive(RealPredictive):
-    """A mixture of Poisson distributions, one per member."""
-
-    rates: Tensor
-
-    @property
-    def member_mean(self) -> Tensor:
-        """Rates of each member."""
-        return self.rates
-
-    @property
-    def member_variance(self) -> Tensor:
-        """Rates of each member: a Poisson variance equals its mean."""
-        return self.rates
-
-    def member_cdf(self, values: Tensor) -> Tensor:
-        """P(y <= value) under each member: the regularised upper incomplete gamma function at floor(value) + 1."""
-        counts = values.floor()
-        inside = torch.special.gammaincc(counts.clamp_min(0) + 1, self.rates)
-        return torch.where(counts < 0, torch.zeros_like(inside), inside)
-
-    def member_log_prob(self, targets: Any) -> Tensor:
-        """Log probability of the counts under each member, `(member, row)`."""
-        values = match_targets(targets, self.rates.shape, per_member=True).to(self.rates.dtype)
-        return sum_outputs(torch.distributions.Poisson(self.rates, validate_args=False).log_prob(values))
-
-    def quantile(self, level: float) -> Tensor:
-        """The smallest count whose cumulative probability reaches `level`."""
-        check_level(level)
-        largest = self._weighed(self.rates)[1].amax(0)
-        # No Poisson quantile at this level lies above: Chebyshev's bound on the widest member, and one to spare.
-        high = (largest + (largest / (1 - level)).sqrt() + 1).ceil()
-        return self._bisect(level, torch.full_like(high, -1), high, steps=60).floor()
-
-    def sample(self, num: int, generator: torch.Generator) -> Tensor:
-        """Draw counts, `(num, row)` or `(num, row, output)`."""
-        return torch.poisson(self.rates[self._pick_members(num, generator)], generator=generator)
-
-    def reduce(self) -> PoissonPredictive:
-        """Keep mean and variances; probabilities become those of the Poisson distribution with this mean."""
-        kept = {"aleatoric": self.aleatoric, "epistemic": self.epistemic}
-        return PoissonPredictive(torch.ones_like(self.weights[:1]), self.mean[None], kept=kept)
 
 
 def from_normal(mean: Any, std: Any, weights: Any = None) -> NormalPredictive:

@@ -116,8 +116,12 @@ def output_roots(task: BoundTask, outputs: Tensor, targets: Tensor, params: Leav
 
 
 def is_softmax(task: BoundTask) -> bool:
-    """Whether outputs are read as the logits of classes; a class derived from `Categorical` may read them otherwise."""
-    return type(task.likelihood).log_prob is Categorical.log_prob
+    """Whether outputs are read as the logits of classes, all of one weight.
+
+    A class derived from `Categorical` may read them otherwise. Soft labels and smoothing change no curvature.
+    """
+    own = task.likelihood
+    return isinstance(own, Categorical) and type(own).log_prob is Categorical.log_prob and own.class_weights is None
 
 
 def closed_information(task: BoundTask, outputs: Tensor, params: Leaves) -> Tensor | None:

@@ -97,6 +97,7 @@ class Laplace(GradientMethod):
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, after checking that their Gaussians can be made."""
         names, _ = self._plan(task)
+        task.likelihood.information(torch.zeros(1, *task.output_shape), task.likelihood.leaves(task.output_shape))
         _ = task.scales  # refuses a prior that differs by member before it is trained under
         network = Network(task, *task.new_member(seed=0), tuple(names))
         if task.example is not None and features_of(network, task.example) is None:

@@ -1,94 +1,96 @@
-"""Likelihoods: how a network's outputs are read as a distribution over targets.
-
-Each one knows the log probability of a batch under one member's outputs, checks targets before training, and
-turns the outputs of all members into a `Predictive`.
-"""
+"""The common likelihoods: classes, and real numbers with normal or heavy-tailed noise."""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bayesemble.core.errors import DataError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves
-from bayesemble.predictive import ClassPredictive, NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
+from bayesemble.predictive import ClassPredictive, NormalPredictive, Predictive, StudentPredictive
+from bayesemble.predictive.classes import one_hot_labels
 from bayesemble.predictive.student_t import FEWEST_DEGREES, standard_log_density
+from bayesemble.task.likelihoods.base import (
+    Likelihood,
+    as_labels,
+    drop_single_output,
+    per_row,
+    refuse_constant,
+    refuse_rows,
+    shaped,
+    with_heads,
+)
 
+_ROUNDING = 1e-4
 _FEW_CLASSES, _MANY_NUMBERS = 32, 1 << 14
-
-
-class Likelihood(ABC):
-    """Reads outputs `(batch, ...)` as a distribution over targets `(batch, ...)`."""
-
-    def leaves(self, output_shape: tuple[int, ...]) -> Leaves:
-        """Parameters of the likelihood itself that are learned with the network, of one member."""
-        return {}
-
-    @abstractmethod
-    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
-        """Bring targets to the shape and type that `log_prob` wants, or say what is wrong with them."""
-
-    def check_training_targets(self, targets: Tensor) -> None:
-        """Refuse targets from which nothing can be learned."""
-
-    @abstractmethod
-    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
-        """Log probability of each row's targets under one member: `(batch,)`."""
-
-    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor | None:
-        """E_y[ -d2 log p(y|f) / df2 ] in the shape of the outputs, if it is diagonal and known; otherwise None."""
-        return None
-
-    @abstractmethod
-    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
-        """Read the outputs `(member, row, ...)` of all members as a predictive distribution."""
-
-    @property
-    def reads_normals(self) -> bool:
-        """Whether outputs that are normal, rather than known, have a predictive distribution in closed form."""
-        return False
-
-    def predictive_of_normals(self, means: Tensor, variances: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
-        """Read outputs that are normal, with means and variances `(member, row, ...)`, if that can be done."""
-        raise NotImplementedError(f"{type(self).__name__} says that it reads normal outputs, but not how")
-
-    def target_noise(self) -> float | None:
-        """The known standard deviation of the observation noise, where there is one."""
-        return None
 
 
 @dataclass(frozen=True)
 class Categorical(Likelihood):
-    """One of C classes; outputs are logits `(batch, C)`, targets are labels 0..C-1.
+    """One of C classes; outputs are logits `(batch, C)`, targets are labels 0..C-1, or probabilities of classes.
 
     log p(y|f) = f_y - log sum_c exp f_c
+
+    Probabilities q `(batch, C)`, which are soft labels, smoothing by e and class weights v make it a pseudo-likelihood,
+    with p_c the softmax of the outputs:
+
+        log p(y|f) = sum_c v_c q'_c log p_c,     q'_c = (1 - e) q_c + e / C
+        log joint  = sum_n log p(y_n|f_n) + log p(w)
+
+    A row of class c counts as v_c rows beside the prior: the weights are not normalised, so that those of mean 1 over
+    the rows leave the prior what it was. What is predicted then are the probabilities of classes that are as frequent
+    as weighted, which is not how often they occur.
+
+    Reference: Szegedy et al. (2016), "Rethinking the inception architecture", section 7, for the smoothing.
     """
 
+    class_weights: tuple[float, ...] | None = setting(None, "what a row of each class counts for, C numbers", least=0)
+    label_smoothing: float = setting(0.0, "share of each label that is spread evenly over all classes", within="[0, 1)")
+
+    def __post_init__(self) -> None:
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", tuple(self.class_weights))
+        validate(self)
+
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
-        """Labels of any number type, whole and in range."""
+        """Labels of any number type, whole and in range; or probabilities, of which one-hot ones become labels."""
         if not output_shape or output_shape[-1] < 2:
             raise DataError(
                 f"Categorical needs at least two logits per row, the network gives {output_shape or 'one number'}; "
                 "use Bernoulli() for a single logit"
             )
-        labels = _shaped(targets, output_shape[:-1])
-        _refuse_rows(labels != labels.round() if labels.is_floating_point() else None, labels, "a whole label")
-        wrong = (labels < 0) | (labels >= output_shape[-1])
-        _refuse_rows(wrong, labels, f"a label in 0..{output_shape[-1] - 1}, as the network has that many outputs")
-        return labels.long()
+        num_classes = output_shape[-1]
+        if self.class_weights is not None and len(self.class_weights) != num_classes:
+            raise SettingError(
+                f"class_weights are one for each class, {num_classes} as the network has that many outputs; "
+                f"got {len(self.class_weights)}"
+            )
+        if tuple(targets.shape[1:]) == tuple(output_shape):
+            return _as_shares(targets)
+        return as_labels(targets, output_shape[:-1], num_classes, "the network has that many outputs")
 
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse a single class."""
-        _refuse_constant(targets, "two classes")
+        if not targets.is_floating_point():
+            refuse_constant(targets, "two classes")
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
-        """Log softmax at the labels."""
-        chosen = F.log_softmax(outputs, dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        return _per_row(chosen)
+        """Log softmax at the labels, or its mean over the shares of the classes."""
+        logs = F.log_softmax(outputs, dim=-1)
+        if not (self.class_weights or self.label_smoothing or targets.is_floating_point()):
+            return per_row(logs.gather(-1, targets.unsqueeze(-1)).squeeze(-1))
+        return per_row((self._shares(targets, logs) * logs).sum(-1))
+
+    def _shares(self, targets: Tensor, logs: Tensor) -> Tensor:
+        """What the log probability of each class counts for."""
+        num_classes = logs.shape[-1]
+        if not targets.is_floating_point():
+            targets = targets.unsqueeze(-1) == torch.arange(num_classes, device=targets.device)
+        shares = (1 - self.label_smoothing) * targets.to(logs.dtype) + self.label_smoothing / num_classes
+        return shares if self.class_weights is None else shares * shares.new_tensor(self.class_weights)
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Class probabilities."""
@@ -104,18 +106,18 @@ class Bernoulli(Likelihood):
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Zeros and ones."""
-        labels = _shaped(targets, output_shape)
-        _refuse_rows((labels != 0) & (labels != 1), labels, "0 or 1")
+        labels = shaped(targets, output_shape)
+        refuse_rows((labels != 0) & (labels != 1), labels, "0 or 1")
         return labels
 
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse a single class."""
-        _refuse_constant(targets, "two classes")
+        refuse_constant(targets, "two classes")
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Minus the binary cross-entropy."""
         cross_entropy = F.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype), reduction="none")
-        return _per_row(-cross_entropy)
+        return per_row(-cross_entropy)
 
     def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
         """p (1 - p), of the probability p of yes."""
@@ -123,7 +125,7 @@ class Bernoulli(Likelihood):
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Probabilities of no and yes, on the last axis."""
-        logits = _drop_single_output(outputs)
+        logits = drop_single_output(outputs)
         return ClassPredictive(weights, torch.stack([F.logsigmoid(-logits), F.logsigmoid(logits)], dim=-1))
 
 
@@ -147,11 +149,11 @@ class Gaussian(Likelihood):
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Real numbers in the shape of the outputs."""
-        return _shaped(targets, output_shape)
+        return shaped(targets, output_shape)
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log density of a normal."""
-        return _per_row(_normal_log_prob(outputs, self._std(outputs, leaves), targets))
+        return per_row(_normal_log_prob(outputs, self._std(outputs, leaves), targets))
 
     def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
         """1 / s^2."""
@@ -160,7 +162,7 @@ class Gaussian(Likelihood):
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """A mixture of normals."""
         stds = self._member_std(outputs, leaves)
-        return NormalPredictive(weights, _drop_single_output(outputs), _drop_single_output(stds))
+        return NormalPredictive(weights, drop_single_output(outputs), drop_single_output(stds))
 
     @property
     def reads_normals(self) -> bool:
@@ -170,7 +172,7 @@ class Gaussian(Likelihood):
     def predictive_of_normals(self, means: Tensor, variances: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """A mixture of normals with the variances v + s^2."""
         stds = (variances + self._member_std(means, leaves).square()).sqrt()
-        parts = [_drop_single_output(part) for part in (means, stds, variances)]
+        parts = [drop_single_output(part) for part in (means, stds, variances)]
         return NormalPredictive(weights, *parts[:2], mean_variance=parts[2])
 
     def target_noise(self) -> float | None:
@@ -201,12 +203,7 @@ class Heteroscedastic(Likelihood):
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Real numbers, half as many as outputs."""
-        if not output_shape or output_shape[-1] % 2:
-            raise DataError(
-                f"{type(self).__name__} needs a mean and a variance head per target, an even number of outputs; "
-                f"the network gives {output_shape[-1] if output_shape else 'one number'} per row"
-            )
-        return _shaped(targets, (*output_shape[:-1], output_shape[-1] // 2))
+        return shaped(targets, with_heads(output_shape, 2, self, "a mean and a variance head"))
 
     def _information(self, outputs: Tensor, about_mean: float, about_variance: float) -> Tensor:
         """a / v about a mean and b / (2 v^2) about its variance v, times (dv / df)^2 for the head.
@@ -232,12 +229,12 @@ class HeteroscedasticGaussian(Heteroscedastic):
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log density of a normal."""
-        return _per_row(_normal_log_prob(*self._heads(outputs), targets))
+        return per_row(_normal_log_prob(*self._heads(outputs), targets))
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """A mixture of normals."""
         means, stds = self._heads(outputs)
-        return NormalPredictive(weights, _drop_single_output(means), _drop_single_output(stds))
+        return NormalPredictive(weights, drop_single_output(means), drop_single_output(stds))
 
     def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
         """That of a normal."""
@@ -262,12 +259,12 @@ class HeteroscedasticStudent(Heteroscedastic):
         """Log density of a Student t distribution."""
         means, stds = self._heads(outputs)
         standard = (targets.to(means.dtype) - means) / stds
-        return _per_row(standard_log_density(standard, self.degrees) - stds.log())
+        return per_row(standard_log_density(standard, self.degrees) - stds.log())
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """A mixture of Student t distributions."""
         means, stds = self._heads(outputs)
-        return StudentPredictive(weights, _drop_single_output(means), _drop_single_output(stds), self.degrees)
+        return StudentPredictive(weights, drop_single_output(means), drop_single_output(stds), self.degrees)
 
     def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
         """Less about the variance than a normal tells, more about the mean."""
@@ -275,32 +272,13 @@ class HeteroscedasticStudent(Heteroscedastic):
         return self._information(outputs, n * (n + 1) / ((n - 2) * (n + 3)), n / (n + 3))
 
 
-@dataclass(frozen=True)
-class Poisson(Likelihood):
-    """A count; outputs are log rates.
-
-    log p(y|f) = y f - exp(f) - log y!
-    """
-
-    def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
-        """Whole numbers from 0."""
-        counts = _shaped(targets, output_shape)
-        wrong = (counts < 0) | (counts != counts.round()) if counts.is_floating_point() else counts < 0
-        _refuse_rows(wrong, counts, "a count 0, 1, 2, ...")
-        return counts
-
-    def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
-        """Log probability of the counts."""
-        counts = targets.to(outputs.dtype)
-        return _per_row(counts * outputs - outputs.exp() - torch.lgamma(counts + 1))
-
-    def information(self, outputs: Tensor, leaves: Leaves) -> Tensor:
-        """The rate."""
-        return outputs.exp()
-
-    def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
-        """A mixture of Poisson distributions."""
-        return PoissonPredictive(weights, _drop_single_output(outputs).exp())
+def _as_shares(targets: Tensor) -> Tensor:
+    """Probabilities of classes, as labels if each row is sure of one."""
+    shares = targets if targets.is_floating_point() else targets.to(torch.get_default_dtype())
+    wrong = (shares < 0) | ((shares.sum(-1, keepdim=True) - 1).abs() > _ROUNDING)
+    refuse_rows(wrong, targets, "a label, or probabilities of the classes that are not negative and sum to 1")
+    certain = one_hot_labels(shares)
+    return shares if certain is None else certain
 
 
 def _normal_log_prob(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
@@ -315,36 +293,3 @@ def _log_softmax(outputs: Tensor) -> Tensor:
     if outputs.shape[-1] > _FEW_CLASSES or outputs.numel() < _MANY_NUMBERS:
         return F.log_softmax(outputs, dim=-1)
     return F.log_softmax(outputs.movedim(-1, 1), dim=1).movedim(1, -1).contiguous()
-
-
-def _per_row(values: Tensor) -> Tensor:
-    return values.flatten(1).sum(-1) if values.dim() > 1 else values
-
-
-def _drop_single_output(values: Tensor) -> Tensor:
-    """`(member, row, 1)` becomes `(member, row)`, so that means and targets `(row,)` never broadcast to a square."""
-    return values.squeeze(-1) if values.dim() > 2 and values.shape[-1] == 1 else values
-
-
-def _shaped(targets: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Bring targets to the shape of the outputs: a last axis of one number, as in `(row, step, 1)`, may be missing."""
-    rows, own = targets.shape[0], tuple(targets.shape[1:])
-    if own == tuple(shape):
-        return targets
-    single = targets.numel() == rows and math.prod(shape) == 1
-    if single or (*own, 1) == tuple(shape) or own == (*shape, 1):
-        return targets.reshape(rows, *shape)
-    raise DataError(
-        f"targets of shape {tuple(targets.shape)} do not fit the network's outputs, which ask for {(rows, *shape)}"
-    )
-
-
-def _refuse_rows(wrong: Tensor | None, values: Tensor, needed: str) -> None:
-    if wrong is not None and wrong.any():
-        row = int(wrong.flatten(1).any(1).nonzero()[0]) if wrong.dim() > 1 else int(wrong.nonzero()[0])
-        raise DataError(f"every target must be {needed}; row {row} has {values[row].tolist()}")
-
-
-def _refuse_constant(targets: Tensor, needed: str) -> None:
-    if (targets == targets.flatten()[0]).all():
-        raise DataError(f"training needs at least {needed}; all {len(targets)} rows have {targets.flatten()[0].item()}")

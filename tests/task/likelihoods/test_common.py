@@ -303,7 +303,7 @@ def test_classes_need_two_logits(output_shape):
 
 @pytest.mark.parametrize("output_shape", [(), (3,)])
 def test_a_mean_without_its_variance_is_refused(output_shape):
-    with pytest.raises(DataError, match="a mean and a variance head per target, an even number of outputs"):
+    with pytest.raises(DataError, match="a mean and a variance head per target, so a multiple of 2 outputs"):
         HeteroscedasticGaussian().check_targets(torch.zeros(2), output_shape)
 
 
@@ -383,3 +383,86 @@ def test_forecasts_of_several_steps_take_targets_by_row_and_step(likelihood, hea
     assert be.metrics.energy_score(predictive, y) > 0
     with pytest.raises(be.DataError, match=r"targets of shape \(40, 4\) do not fit"):
         quick_fit(be.Task(forecaster, likelihood), (x, y[:, :4]))
+
+
+# --- weights, smoothing and soft labels of classes ---
+
+
+@pytest.mark.parametrize("weights", [None, (0.5, 2.0, 1.0, 0.0)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("soft", [False, True])
+def test_weights_and_smoothing_are_those_of_the_cross_entropy_of_torch(weights, smoothing, soft, generator):
+    logits = 3 * normal(generator, ROWS, 4)
+    targets = normal(generator, ROWS, 4).softmax(-1) if soft else torch.tensor([0, 1, 2, 3, 1])
+    likelihood = Categorical(class_weights=weights, label_smoothing=smoothing)
+    given = likelihood.check_targets(targets, (4,))
+    expected = -nn.functional.cross_entropy(
+        logits,
+        targets,
+        None if weights is None else torch.tensor(weights, dtype=torch.float64),
+        reduction="none",
+        label_smoothing=smoothing,
+    )
+    torch.testing.assert_close(likelihood.log_prob(logits, given, {}), expected)
+
+
+def test_one_hot_rows_are_labels():
+    one_hot = torch.tensor([[0, 1, 0], [1, 0, 0]])
+    for targets in (one_hot, one_hot.float(), one_hot.bool()):
+        assert Categorical().check_targets(targets, (3,)).tolist() == [1, 0]
+
+
+def test_a_row_of_weight_3_counts_as_three_rows(generator):
+    x, y = torch.randn(12, 3, generator=generator), torch.tensor([0, 1] * 6)
+    rows = torch.tensor([row for row in range(12) for _ in range(3 if y[row] else 1)])
+    method = be.DeepEnsemble(num_members=2, optimizer="sgd", learning_rate=0.1)
+    tasks = [
+        be.Task(lambda: nn.Linear(3, 2), one, be.NormalPrior()) for one in (Categorical((1.0, 3.0)), Categorical())
+    ]
+    repeated = quick_fit(tasks[1], (x[rows], y[rows]), method, batch_size=24, epochs=3)
+    # The step is the gradient of the log joint over the number of rows, 12 and 24.
+    halved = replace(method, learning_rate=0.05)
+    weighted = quick_fit(tasks[0], (x, y), halved, batch_size=12, epochs=3)
+    assert largest_difference(weighted.state.members.params, repeated.state.members.params) < 1e-6
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_soft_labels_are_trained_on_and_scores_need_labels(executor, generator):
+    x = torch.randn(30, 3, generator=generator)
+    soft = torch.randn(30, 3, generator=generator).softmax(-1)
+    task = be.Task(lambda: nn.Linear(3, 3), Categorical(label_smoothing=0.1))
+    ensemble = quick_fit(task, (x, soft), executor=executor)
+    assert ensemble.evaluate((x, torch.eye(3)[soft.argmax(-1)])) == ensemble.evaluate((x, soft.argmax(-1)))
+    with pytest.raises(DataError, match="soft labels can be trained on, but scores need labels"):
+        ensemble.evaluate((x, soft))
+
+
+@pytest.mark.parametrize("targets", [[[0.5, 0.6], [1.0, 0.0]], [[-0.1, 1.1], [1.0, 0.0]], [[1, 1], [0, 1]]])
+def test_probabilities_that_are_none_are_refused(targets):
+    with pytest.raises(DataError, match="probabilities of the classes that are not negative and sum to 1; row 0 has"):
+        Categorical().check_targets(torch.tensor(targets), (2,))
+
+
+def test_there_is_a_weight_for_each_class():
+    with pytest.raises(SettingError, match=r"class_weights are one for each class, 3 .* got 2"):
+        Categorical(class_weights=(1.0, 2.0)).check_targets(torch.tensor([0, 1]), (3,))
+
+
+def test_the_curvature_of_weighted_classes_counts_their_rows(generator):
+    """The Gaussian of weighted rows is that of repeated ones, at the same weights."""
+    x, y = torch.randn(10, 2, generator=generator).double(), torch.tensor([0, 1] * 5)
+    rows = torch.tensor([row for row in range(10) for _ in range(2 if y[row] else 1)])
+
+    def network() -> nn.Module:
+        module = nn.Linear(2, 2).double()
+        for leaf in module.parameters():
+            nn.init.constant_(leaf, 0.3)
+        return module
+
+    found = []
+    for likelihood, data in ((Categorical((1.0, 2.0)), (x, y)), (Categorical(), (x[rows], y[rows]))):
+        task, method = be.Task(network, likelihood, be.NormalPrior()), be.Laplace(learning_rate=1e-30)
+        ensemble = quick_fit(task, data, method, epochs=1, batch_size=None)
+        found.append(ensemble.state.slots["laplace"])
+    torch.testing.assert_close(found[0]["std.0"], found[1]["std.0"])
+    torch.testing.assert_close(found[0]["right.0"], found[1]["right.0"])
