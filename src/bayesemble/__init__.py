@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from bayesemble.methods.repulsion.samplers import RowSampler as RowSampler
     from bayesemble.methods.repulsion.weight_space import WeightSpace as WeightSpace
     from bayesemble.predictive import Predictive as Predictive
+    from bayesemble.task.adapters.adapt import adapt as adapt
     from bayesemble.task.likelihoods import Bernoulli as Bernoulli
     from bayesemble.task.likelihoods import Categorical as Categorical
     from bayesemble.task.likelihoods import Gaussian as Gaussian
