@@ -19,9 +19,9 @@ SETTINGS = {
     "swag": {"start": 0.3, "rank": 3, "draws": 3},
     "csgmcmc": {"cycles": 1},
     "snapshot": {"snapshots": 2},
-    "subspace": {"start": 0.3, "rank": 5, "draws": 3},
+    "subspace": {"start": 0.3, "rank": 3, "dim": 2, "draws": 3},
     "laplace": {"select": "all", "structure": "diag"},
-    "hmc": {"num_draws": 3, "warmup": 2, "max_leapfrog": 2},
+    "hmc": {"num_draws": 3, "warmup": 0.3, "max_leapfrog": 2},
 }
 FEWER = {"num_members": 2}
 
