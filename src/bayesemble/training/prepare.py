@@ -25,6 +25,7 @@ from bayesemble.training.epochs import kept_copy
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.backbone import with_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint
 from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.recording import FOLDER, Recording
@@ -272,6 +273,7 @@ def _resume(
     if isinstance(source, LoaderSource):
         source.check_resumable()
     check_same(standing.data, plan.data)
+    found = with_backbone(found, task, "the checkpoint")
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}

@@ -30,7 +30,7 @@ def reset_of(layer: nn.Module, module: nn.Module) -> Callable[[], None] | None:
     reset: Any = getattr(layer, "reset_lora_parameters", None)
     if not callable(reset):
         return None
-    ways = {name: getattr(one, "init_lora_weights", True) for part in _configured(module) for name, one in part.items()}
+    ways = {name: getattr(one, "init_lora_weights", True) for name, one in configurations(module).items()}
     names = [name for factor in ("lora_A", "lora_embedding_A") for name in getattr(layer, factor, {})]
 
     def draw() -> None:
@@ -48,12 +48,13 @@ def reset_of(layer: nn.Module, module: nn.Module) -> Callable[[], None] | None:
 
 def backbone_name(module: nn.Module) -> str | None:
     """What the configuration of the adapters calls the network that they are for."""
-    for part in _configured(module):
-        for one in part.values():
-            name = getattr(one, "base_model_name_or_path", None)
-            if isinstance(name, str) and name:
-                return name
-    return None
+    names = (getattr(one, "base_model_name_or_path", None) for one in configurations(module).values())
+    return next((name for name in names if isinstance(name, str) and name), None)
+
+
+def configurations(module: nn.Module) -> dict[str, Any]:
+    """The configurations of all adapters by their names; none if the network was not made by peft."""
+    return {name: one for part in _configured(module) for name, one in part.items()}
 
 
 def _configured(module: nn.Module) -> Iterator[dict[str, Any]]:
