@@ -132,9 +132,11 @@ class Ensemble:
         self._last_predictor.forget_if_large()
         return whole
 
-    def predictions(self, data: Any, *, batch_size: int | None = None) -> Iterator[tuple[Predictive, Tensor]]:
+    def predictions(
+        self, data: Any, *, batch_size: int | None = None, seed: int = 0
+    ) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
-        predict = self.predictor()
+        predict = self.predictor(seed=seed)
         batch_size = predict.rows_at_a_time if batch_size is None else batch_size
         source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
         for number, batch in enumerate(source.in_order(batch_size)):
