@@ -1,7 +1,7 @@
 """CLINC150 with a pretrained encoder: heads, norm layers and low-rank adapters, and what each method makes of them.
 
-    python benchmarks/pretrained.py --folder DATA                                      # heads on features of the encoder
-    python benchmarks/pretrained.py --folder DATA --kind lora --minilm PATH --rows 20 --epochs 3     # 20 rows a class
+    python benchmarks/pretrained.py --folder DATA                               # heads on features of the encoder
+    python benchmarks/pretrained.py --folder DATA --kind lora --minilm PATH --rows 20 --epochs 3  # 20 rows a class
     python benchmarks/pretrained.py --folder DATA --kind lora --minilm PATH --last-layers 2 --rows 50
     python benchmarks/pretrained.py --folder DATA --minilm PATH --figures         # memory, bytes and seconds of a step
 

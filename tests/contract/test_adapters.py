@@ -57,7 +57,10 @@ def test_every_method_trains_adapters(name, tmp_path):
     epochs, batch_size = (6, None) if method.full_batch else (6, 8)
     ensemble = be.fit(task, method, (X, Y), epochs=epochs, batch_size=batch_size, progress=False)
     state = ensemble.state
-    assert set(state.members.params) == {f"{q}_proj.lora_{f}" for q in "qv" for f in "AB"} | {"head.weight", "head.bias"}
+    assert set(state.members.params) == {f"{q}_proj.lora_{f}" for q in "qv" for f in "AB"} | {
+        "head.weight",
+        "head.bias",
+    }
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert frozen <= state.members.shared
     for leaf in frozen:

@@ -41,7 +41,8 @@ def test_all_else_stays_and_draws_depend_on_their_number_alone(generator):
 
 def test_a_single_member_shares_all_that_is_not_drawn(generator):
     drawn = TFB().draw(state(generator, num_members=1), range(4), 0)
-    assert drawn.params["q.lora_A"].shape == (4, 3, 5) and drawn.shared == {"q.lora_B", "head.weight"}
+    assert drawn.params["q.lora_A"].shape == (4, 3, 5)
+    assert drawn.shared == {"q.lora_B", "head.weight"}
 
 
 def test_factors_are_found_by_the_names_of_both():
@@ -52,6 +53,11 @@ def test_factors_are_found_by_the_names_of_both():
 
 def test_it_cannot_be_trained(generator):
     with pytest.raises(be.SettingError, match="training-free: train adapters by another method"):
-        be.fit(be.Task(lambda: torch.nn.Linear(2, 2), be.Categorical()), TFB(), (torch.ones(4, 2), torch.tensor([0, 1, 0, 1])), epochs=1)
+        be.fit(
+            be.Task(lambda: torch.nn.Linear(2, 2), be.Categorical()),
+            TFB(),
+            (torch.ones(4, 2), torch.tensor([0, 1, 0, 1])),
+            epochs=1,
+        )
     with pytest.raises(be.SettingError, match="takes no steps"):
         TFB().step(state(generator), None, None)

@@ -208,7 +208,7 @@ class Method(ABC):
 
     @property
     def changes_inputs(self) -> bool:
-        """Whether steps change the inputs before networks see them, so that nothing can be worked out of them before."""
+        """Whether steps change the inputs, so that nothing can be worked out of them before."""
         return False
 
     @property

@@ -67,9 +67,7 @@ def checked_source(model: Any) -> NetworkSource | tuple[NetworkSource, ...]:
     return sources[0] if len(sources) == 1 else sources
 
 
-def new_module(
-    source: ModelSource, start: str | None = None, member: int = 0, share_frozen: bool = False
-) -> nn.Module:
+def new_module(source: ModelSource, start: str | None = None, member: int = 0, share_frozen: bool = False) -> nn.Module:
     """Make a network that a member begins with; random numbers come from where torch takes them.
 
     Of several architectures, `member` says whose network it is to be: see `Alternatives`. Frozen parameters of a

@@ -44,7 +44,11 @@ HEAD = {"classifier.weight", "classifier.bias"}
         ("head", {}, HEAD),
         ("head", {"head": "norm|classifier"}, HEAD | {"norm.weight", "norm.bias"}),
         ("norm", {}, {"norm.weight", "norm.bias"}),
-        ("bias", {"head": "classifier"}, HEAD | {"first.bias", "norm.bias"} | {n.replace("lora_A", "bias") for n in LORA if n.endswith("A")}),
+        (
+            "bias",
+            {"head": "classifier"},
+            HEAD | {"first.bias", "norm.bias"} | {n.replace("lora_A", "bias") for n in LORA if n.endswith("A")},
+        ),
     ],
 )
 def test_what_is_trained(kind, settings, expected):
@@ -55,7 +59,8 @@ def test_the_given_network_stays_as_it_is_and_its_weights_are_shared():
     given = Network()
     before = copy.deepcopy(given.state_dict())
     adapted = be.adapt(given, "lora", targets="q_proj|v_proj", head="classifier")
-    assert trained(given) == set(before) and list(given.state_dict()) == list(before)
+    assert trained(given) == set(before)
+    assert list(given.state_dict()) == list(before)
     assert all(torch.equal(given.state_dict()[name], leaf) for name, leaf in before.items())
     for name, parameter in adapted.named_parameters():
         if not name.endswith(("lora_A", "lora_B")):

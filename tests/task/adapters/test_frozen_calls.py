@@ -156,7 +156,8 @@ def test_the_run_is_broken_off_behind_the_last_call_that_is_needed(generator):
     calls = FrozenCalls(("first",), (True,))
     rows = torch.randn(4, 3, generator=generator)
     (given,) = features_of(network, calls, lambda: network(rows))
-    assert torch.equal(given, network.first(rows)) and not reached
+    assert torch.equal(given, network.first(rows))
+    assert not reached
 
 
 def test_modules_are_as_they_were_afterwards(generator):
@@ -172,10 +173,13 @@ def test_rows_are_cut_with_what_was_found_for_them(generator):
     rows = torch.randn(4, 3, generator=generator)
     prepared = Prepared(rows, ({"states": torch.arange(4.0)},), FrozenCalls(("body",), (True,)))
     few = map_tensors(lambda leaf: leaf[1:3], prepared)
-    assert torch.equal(few.inputs, rows[1:3]) and few.features[0]["states"].tolist() == [1, 2]
+    assert torch.equal(few.inputs, rows[1:3])
+    assert few.features[0]["states"].tolist() == [1, 2]
 
 
 def test_numbers_are_close_but_for_rounding():
     one = torch.tensor([1.0, -torch.inf, 1e-9])
-    assert close(one, one + 1e-6) and not close(one, one + 1e-2)
-    assert close(torch.tensor([1, 2]), torch.tensor([1, 2])) and not close(torch.tensor([1]), torch.tensor([2]))
+    assert close(one, one + 1e-6)
+    assert not close(one, one + 1e-2)
+    assert close(torch.tensor([1, 2]), torch.tensor([1, 2]))
+    assert not close(torch.tensor([1]), torch.tensor([2]))

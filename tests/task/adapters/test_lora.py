@@ -34,7 +34,8 @@ def test_it_gives_what_the_layer_with_the_whole_weight_gives(generator):
 def test_the_factors_alone_have_gradients():
     layer = adapted(nn.Linear(5, 4))
     layer(torch.ones(1, 5)).sum().backward()
-    assert layer.lora_B.grad is not None and layer.lora_A.grad is not None
+    assert layer.lora_B.grad is not None
+    assert layer.lora_A.grad is not None
     assert layer._parameters["weight"].grad is None
 
 
@@ -60,12 +61,13 @@ def test_the_fast_path_of_a_transformer_layer_meets_the_adapter_too(generator):
 
 def test_it_is_still_a_dense_layer_and_can_be_copied():
     layer = copy.deepcopy(adapted(nn.Linear(5, 4)))
-    assert isinstance(layer, nn.Linear) and isinstance(layer, LoraLinear)
+    assert isinstance(layer, nn.Linear)
+    assert isinstance(layer, LoraLinear)
     assert list(layer.state_dict()) == ["weight", "bias", "lora_A", "lora_B"]
 
 
 def test_a_layer_of_another_kind_is_refused():
-    with pytest.raises(ModelError, match="needs an nn.Linear, the layer 'body' is a Conv1d"):
+    with pytest.raises(ModelError, match=r"needs an nn.Linear, the layer 'body' is a Conv1d"):
         add_lora("body", nn.Conv1d(2, 2, 1), 2, 2.0)
     with pytest.raises(ModelError, match="has an adapter already"):
         add_lora("body", adapted(nn.Linear(2, 2)), 2, 2.0)

@@ -47,7 +47,9 @@ class Wrapped(nn.Module):
 
 def test_it_is_known_by_the_way_it_is_made():
     model = Wrapped()
-    assert is_peft(model) and is_adapted(model) and not is_peft(nn.Linear(2, 2))
+    assert is_peft(model)
+    assert is_adapted(model)
+    assert not is_peft(nn.Linear(2, 2))
     assert backbone_name(model) == "hub/base"
     assert given_leaves(model) == {"head.weight", "head.bias"}
     assert fresh_leaves(model) == {"layer.lora_A.default.weight", "layer.lora_B.default.weight"}
@@ -57,7 +59,8 @@ def test_members_begin_as_the_package_begins_and_with_all_else_as_given():
     model = Wrapped()
     members = be.Task(model, be.Categorical()).new_members(3, 0)
     first = members.params["layer.lora_A.default.weight"]
-    assert not torch.equal(first[0], first[1]) and first.ne(1).all()
+    assert not torch.equal(first[0], first[1])
+    assert first.ne(1).all()
     assert members.params["layer.lora_B.default.weight"].eq(0).all()
     assert all(torch.equal(head, model.head.weight) for head in members.params["head.weight"])
     assert members.buffers["layer.base_layer.weight"].data_ptr() == model.layer.base_layer.weight.data_ptr()

@@ -58,7 +58,8 @@ def test_factors_are_drawn_by_seed_and_member_and_the_second_is_zero():
 def test_members_have_heads_of_their_own_or_the_one_that_is_given():
     given = transformer()
     heads = started(be.adapt(given, "head"))[1].params["3.weight"]
-    assert not torch.equal(heads[0], heads[1]) and not torch.equal(heads[0], given[3].weight)
+    assert not torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], given[3].weight)
     heads = started(be.adapt(given, "head", fresh_head=False))[1].params["3.weight"]
     assert all(torch.equal(head, given[3].weight) for head in heads)
 
@@ -81,14 +82,16 @@ def test_trained_adapters_are_where_members_begin_if_given():
     adapted = be.adapt(transformer(), "lora", targets="linear1")
     nn.init.normal_(adapted[1].layers[0].linear1.lora_B)
     name = "1.layers.0.linear1.lora_B"
-    assert all(torch.equal(leaf, adapted.get_parameter(name)) for leaf in started(adapted, start="given")[1].params[name])
+    assert all(
+        torch.equal(leaf, adapted.get_parameter(name)) for leaf in started(adapted, start="given")[1].params[name]
+    )
 
 
 def test_trained_adapters_or_heads_are_not_drawn_anew_without_a_word(generator):
     x, y = rows(generator, 30), torch.arange(30) % 3
     adapted = be.adapt(transformer(), "lora", targets="linear1")
     nn.init.normal_(adapted[1].layers[0].linear1.lora_B)
-    with pytest.raises(be.ModelError, match="linear1.lora_B' is no longer what it is in a fresh network"):
+    with pytest.raises(be.ModelError, match=r"linear1.lora_B' is no longer what it is in a fresh network"):
         be.fit(be.Task(adapted, be.Categorical()), be.DeepEnsemble(), (x, y), epochs=1, progress=False)
     given, y = transformer(classes=15), torch.arange(30) % 15
     optimizer = torch.optim.Adam(given.parameters(), 0.01)
@@ -109,10 +112,13 @@ def test_members_that_would_stay_equal_are_refused(generator):
 
 def test_which_leaves_are_fresh():
     plain = transformer()
-    assert fresh_leaves(plain) == {name for name, _ in plain.named_parameters()} and not is_adapted(plain)
+    assert fresh_leaves(plain) == {name for name, _ in plain.named_parameters()}
+    assert not is_adapted(plain)
     adapted = be.adapt(plain, "norm", head="3", backbone="here")
-    assert fresh_leaves(adapted) == {"3.weight", "3.bias"} and is_adapted(adapted)
-    assert backbone_name(adapted) == "here" and backbone_name(plain) is None
+    assert fresh_leaves(adapted) == {"3.weight", "3.bias"}
+    assert is_adapted(adapted)
+    assert backbone_name(adapted) == "here"
+    assert backbone_name(plain) is None
 
 
 def test_the_prior_of_the_product_of_two_factors_is_that_of_a_layer_whatever_the_rank():

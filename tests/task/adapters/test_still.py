@@ -27,10 +27,12 @@ def test_layers_without_parameters_go_with_the_part_around_them():
     module = network()
     hold_still(module)
     assert [is_still(layer) for layer in module[0]] == [True] * 3
-    assert not is_still(module[1]) and not is_still(module)
+    assert not is_still(module[1])
+    assert not is_still(module)
     assert set(still_buffers(module)) == {f"0.1.{n}" for n in ("running_mean", "running_var", "num_batches_tracked")}
     set_mode(module, True)
-    assert [layer.training for layer in module] == [False, True, True, True, True] and not module[0][2].training
+    assert [layer.training for layer in module] == [False, True, True, True, True]
+    assert not module[0][2].training
     set_mode(module, False)
     assert not any(layer.training for layer in module.modules())
 
@@ -44,8 +46,10 @@ def test_batch_norm_and_dropout_of_frozen_parts_stand_still():
     ensemble = fitted()
     members = ensemble.state.members
     assert not ensemble.task.stochastic
-    assert members.buffers["0.1.running_mean"].eq(0).all() and "0.1.running_mean" in members.shared
-    assert members.buffers["3.running_mean"].shape == (2, 4) and members.buffers["3.running_mean"].ne(0).all()
+    assert members.buffers["0.1.running_mean"].eq(0).all()
+    assert "0.1.running_mean" in members.shared
+    assert members.buffers["3.running_mean"].shape == (2, 4)
+    assert members.buffers["3.running_mean"].ne(0).all()
 
 
 def test_unless_asked():
@@ -56,7 +60,7 @@ def test_unless_asked():
 
 def test_dropout_of_frozen_parts_is_no_dropout_to_draw_by():
     task = be.Task(network(), be.Categorical(), start="given", jitter=0.1)
-    with pytest.raises(be.SettingError, match="MCDropout needs a network with nn.Dropout layers"):
+    with pytest.raises(be.SettingError, match=r"MCDropout needs a network with nn.Dropout layers"):
         be.fit(task, be.MCDropout(), (X, Y), epochs=1, progress=False)
 
 

@@ -50,7 +50,15 @@ def by_hand(model, **settings):
     with torch.no_grad():
         rows = body(X)
     head = nn.Sequential(nn.Identity(), model[1], nn.ReLU(), model[3])
-    return be.fit(be.Task(head, be.Categorical(), start="fresh"), be.DeepEnsemble(num_members=4, learning_rate=0.01), (rows, Y), epochs=3, batch_size=10, progress=False, **settings)
+    return be.fit(
+        be.Task(head, be.Categorical(), start="fresh"),
+        be.DeepEnsemble(num_members=4, learning_rate=0.01),
+        (rows, Y),
+        epochs=3,
+        batch_size=10,
+        progress=False,
+        **settings,
+    )
 
 
 @pytest.mark.parametrize("executor", ["loop", "vmap"])
@@ -89,7 +97,9 @@ def test_cached_on_disk_it_gives_the_same_bits(model, tmp_path):
 
 
 def test_validation_sees_the_same_with_and_without(model):
-    losses = [[row["validation_loss"] for row in fitted(model, validation=(XV, YV), cache=c).history] for c in (False, True)]
+    losses = [
+        [row["validation_loss"] for row in fitted(model, validation=(XV, YV), cache=c).history] for c in (False, True)
+    ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 

@@ -7,12 +7,18 @@ FACTS = {"network": "Base", "method": "Repulsive", "members": 3, "trained": 1234
 
 def test_without_data_it_says_that_nothing_was_measured():
     page = Card(**FACTS, backbone=None, sha256=None, scores={}, scored_rows=0).text()
-    assert "Nothing was measured" in page and "base_model" not in page and "sha256" not in page
-    assert "1,234 trained numbers, fitted to 5,000 rows" in page and "range(3)" in page
+    assert "Nothing was measured" in page
+    assert "base_model" not in page
+    assert "sha256" not in page
+    assert "1,234 trained numbers, fitted to 5,000 rows" in page
+    assert "range(3)" in page
 
 
 def test_each_score_has_its_name_and_direction():
     page = Card(**FACTS, backbone="hub/a", sha256="ab", scores={"nll": 0.12345, "own": 2.0}, scored_rows=70).text()
-    assert "| NLL | 0.1235 | lower is better |" in page and "| own | 2 |" in page
-    assert "Measured on 70 rows" in page and "Whether foreign inputs are noticed was not measured." in page
-    assert page.startswith("---\nlibrary_name: peft\nbase_model: hub/a\n") and "`ab`" in page
+    assert "| NLL | 0.1235 | lower is better |" in page
+    assert "| own | 2 |" in page
+    assert "Measured on 70 rows" in page
+    assert "Whether foreign inputs are noticed was not measured." in page
+    assert page.startswith("---\nlibrary_name: peft\nbase_model: hub/a\n")
+    assert "`ab`" in page

@@ -25,9 +25,12 @@ def test_the_page_has_the_scores_that_were_measured(tmp_path):
     scores, page = ensemble.evaluate((X, y), 5 * X), (tmp_path / "README.md").read_text()
     for name in ("nll", "accuracy", "ece", "ood_auroc"):
         assert f"| {scores[name]:.4g} |" in page
-    assert "Measured on 20 rows" in page and "- Not for doses." in page and "base_model: hub/base" in page
+    assert "Measured on 20 rows" in page
+    assert "- Not for doses." in page
+    assert "base_model: hub/base" in page
     about = json.loads((tmp_path / "ensemble.json").read_text())
-    assert about["weights"] == [0.25, 0.75] and about["backbone"]["sha256"] in page
+    assert about["weights"] == [0.25, 0.75]
+    assert about["backbone"]["sha256"] in page
 
 
 def test_what_the_likelihood_learned_is_kept(tmp_path):

@@ -41,7 +41,9 @@ def test_the_loss_is_within_the_tolerance_and_above_it_beyond(ensemble, toleranc
     wide = be.tfb(trained, (X[40:], Y[40:]), tolerance=tolerance, halvings=8)
     assert loss(wide) <= loss(trained) + tolerance
     further = wide.state.slots[SLOT]["std"] * 1.02
-    beyond = type(wide)(wide.task, wide.method, type(wide.state)(wide.state.members, {SLOT: {"std": further}}), wide.executor)
+    beyond = type(wide)(
+        wide.task, wide.method, type(wide.state)(wide.state.members, {SLOT: {"std": further}}), wide.executor
+    )
     assert loss(beyond) > loss(trained) + tolerance
 
 
@@ -65,9 +67,13 @@ def test_what_cannot_be_widened_is_refused(ensemble):
         be.tfb(trained, (X, Y), tolerance=0)
     with pytest.raises(be.ModelError, match="draws networks already"):
         be.tfb(be.tfb(trained, (X, Y), halvings=1), (X, Y))
-    plain = be.fit(be.Task(lambda: nn.Linear(3, 2), be.Categorical()), be.DeepEnsemble(), (X, Y), epochs=1, progress=False)
+    plain = be.fit(
+        be.Task(lambda: nn.Linear(3, 2), be.Categorical()), be.DeepEnsemble(), (X, Y), epochs=1, progress=False
+    )
     with pytest.raises(be.ModelError, match="of which this network has none"):
         be.tfb(plain, (X, Y))
-    idle = be.fit(be.Task(model, be.Categorical()), be.DeepEnsemble(learning_rate=1e-30), (X, Y), epochs=1, progress=False)
+    idle = be.fit(
+        be.Task(model, be.Categorical()), be.DeepEnsemble(learning_rate=1e-30), (X, Y), epochs=1, progress=False
+    )
     with pytest.raises(be.ModelError, match="they do nothing"):
         be.tfb(idle, (X, Y))

@@ -18,7 +18,9 @@ X, Y = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)), torch.ara
 @pytest.fixture
 def given():
     with seeds.scoped(0):
-        return nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2))
+        return nn.Sequential(
+            nn.Linear(3, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
+        )
 
 
 def adapted(given, **settings):
@@ -70,7 +72,7 @@ def test_another_network_is_refused_by_the_leaf_it_lacks(given, tmp_path):
     fitted(given).save(tmp_path)
     with seeds.scoped(0):
         other = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 2))
-    with pytest.raises(be.CheckpointError, match="no frozen leaf '1.bias'"):
+    with pytest.raises(be.CheckpointError, match=r"no frozen leaf '1.bias'"):
         be.load(tmp_path, be.adapt(other, "lora", targets="0", rank=2, head="2"))
 
 
@@ -115,7 +117,8 @@ def test_networks_that_are_not_adapted_are_saved_whole(given, tmp_path):
 def test_the_hash_is_that_of_the_weights_now(given):
     ensemble = fitted(given)
     before = describe_backbone(ensemble.task, ensemble.state)
-    assert before == describe_backbone(ensemble.task, ensemble.state) and before["name"] == "models/given"
+    assert before == describe_backbone(ensemble.task, ensemble.state)
+    assert before["name"] == "models/given"
     with torch.no_grad():
         ensemble.state.members.buffers["0.weight"].add_(1)
     assert describe_backbone(ensemble.task, ensemble.state)["sha256"] != before["sha256"]

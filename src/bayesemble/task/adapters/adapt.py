@@ -53,8 +53,8 @@ def adapt(
 ) -> nn.Module:
     """A pretrained network of which only a small part is trained; the network that is given stays as it is.
 
-    The result shares the weights of the given network, without a copy, and all but the named parts is frozen, so that any
-    number of members takes the memory of one backbone. It is a model for `Task` like any other, with any method:
+    The result shares the weights of the given network, without a copy, and all but the named parts is frozen, so that
+    any number of members takes the memory of one backbone. It is a model for `Task` like any other, for any method:
 
         task = be.Task(be.adapt(model, "lora", targets="q_proj|v_proj", head="classifier"), be.Categorical())
 

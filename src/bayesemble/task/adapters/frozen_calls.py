@@ -54,7 +54,7 @@ class Prepared:
 pytree.register_pytree_node(
     Prepared,
     lambda one: ([one.inputs, *one.features], one.calls),
-    lambda children, calls: Prepared(list(children)[0], tuple(children)[1:], calls),
+    lambda children, calls: Prepared(children[0], tuple(children[1:]), calls),
 )
 
 

@@ -2,8 +2,8 @@
 
     y = W x + b + scale * B (A x),      A (rank, in) random, B (out, rank) zero at the start,  scale = alpha / rank
 
-At the start the layer gives to the bit what it gave before. Only A and B have gradients, and what a layer gives is never
-worked out from W + scale B A, of which each member would need its own.
+At the start the layer gives to the bit what it gave before. Only A and B have gradients, and what a layer gives is
+never worked out from W + scale B A, of which each member would need its own.
 
 Reference: Hu et al. (2022), "LoRA: Low-rank adaptation of large language models".
 """
@@ -24,8 +24,8 @@ FACTORS = ("lora_A", "lora_B")
 class LoraLinear(nn.Linear):
     """A dense layer with a low-rank adapter; made from one that is there by `add_lora`."""
 
-    lora_A: Tensor
-    lora_B: Tensor
+    lora_A: Tensor  # noqa: N815
+    lora_B: Tensor  # noqa: N815
     lora_scale: float
 
     @property
@@ -62,7 +62,8 @@ def add_lora(name: str, layer: nn.Module, rank: int, alpha: float) -> None:
             "name other layers by targets="
         )
     frozen = layer.weight
-    layer.__class__ = LoraLinear
+    layer.__class__ = LoraLinear  # its hooks and names stay
+    assert isinstance(layer, LoraLinear)
     layer.lora_A = nn.Parameter(frozen.new_empty(rank, layer.in_features))
     layer.lora_B = nn.Parameter(frozen.new_empty(layer.out_features, rank))
     layer.lora_scale = alpha / rank

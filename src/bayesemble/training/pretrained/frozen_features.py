@@ -1,4 +1,4 @@
-"""What frozen parts of a network give for the rows of training: once a batch for all members, or once for all epochs."""
+"""What frozen parts of a network give for rows of training: once a batch for all members, or once for all epochs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import available_memory
 from bayesemble.core.offload import MEMORY, Allocator, Disk
 from bayesemble.core.settings import require
-from bayesemble.core.types import Batch, Inputs, Leaves, map_tensors, tensors_of
+from bayesemble.core.types import Batch, Inputs, Leaves, map_tensors
 from bayesemble.task.adapters.frozen_calls import FrozenCalls, Prepared, close, features_of, find_calls
 from bayesemble.task.adapters.leaves import in_common, stands_still
 from bayesemble.task.task import BoundTask
@@ -102,11 +102,11 @@ def cached(source: BatchSource, features: FrozenFeatures, allocator: Allocator, 
     """A source that holds what frozen parts give for each of its rows."""
     if not isinstance(source, ArraySource) or source.per_member:
         raise DataError(
-            "cache=True keeps what the frozen part gives for each row, so rows must be the same each time they are taken "
-            "by their number: pass arrays, tensors or a TensorDataset, not a DataLoader, a Dataset that may augment its "
-            "rows, or data per member; without cache the frozen part runs once a batch"
+            "cache=True keeps what the frozen part gives for each row, so rows must be the same each time they are "
+            "taken by their number: pass arrays, tensors or a TensorDataset, not a DataLoader, a Dataset that may "
+            "augment its rows, or data per member; without cache the frozen part runs once a batch"
         )
-    parts = [map_tensors(lambda leaf, at=at: leaf[at : at + _ROWS_AT_A_TIME], source.inputs) for at in _starts(source)]
+    parts = [_rows_from(at, source.inputs) for at in _starts(source)]
     first = features.prepared(parts[0]).features
     leaves, form = pytree.tree_flatten(first)
     _check_rows(features, parts[0], leaves, form)
@@ -114,7 +114,9 @@ def cached(source: BatchSource, features: FrozenFeatures, allocator: Allocator, 
     for at, part in zip(_starts(source), parts, strict=True):
         own, other_form = pytree.tree_flatten(features.prepared(part).features if at else first)
         tensors = [leaf for leaf in own if isinstance(leaf, Tensor)]
-        if other_form != form or any(one.shape[1:] != whole.shape[1:] for one, whole in zip(tensors, space, strict=True)):
+        if other_form != form or any(
+            one.shape[1:] != whole.shape[1:] for one, whole in zip(tensors, space, strict=True)
+        ):
             raise DataError(
                 f"the frozen part gives features of other shapes for rows from {at} on than for the first, so they "
                 "cannot be kept together; leave cache out"
@@ -136,14 +138,18 @@ def with_features(
         return source if features is None else FeatureSource(source, features), held_out
     if features is None:
         raise SettingError(
-            "cache=True keeps what the frozen part of a network gives, but nothing here is frozen that gives the same for "
-            "all members: freeze it, as be.adapt(model, 'head') does, and let the frozen part be a module of its own"
+            "cache=True keeps what the frozen part of a network gives, but nothing here is frozen that gives the same "
+            "for all members: freeze it, as be.adapt(model, 'head') does, and let it be a module of its own"
         )
     allocator = MEMORY if cache is True else Disk(cache)
     kept = cached(source, features, allocator, "training")
     if isinstance(held_out, ArraySource) and not held_out.per_member:
         held_out = cached(held_out, features, allocator, "validation")
     return kept, held_out
+
+
+def _rows_from(start: int, inputs: Inputs) -> Inputs:
+    return map_tensors(lambda leaf: leaf[start : start + _ROWS_AT_A_TIME], inputs)
 
 
 def _starts(source: ArraySource) -> range:

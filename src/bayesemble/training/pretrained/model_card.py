@@ -44,8 +44,8 @@ class Card:
             self._header(),
             f"# {self.members} adapters of {self.network}, by {self.method}\n",
             f"An ensemble of {self.members} members on one frozen backbone, {name}. Each member has "
-            f"{self.trained:,} trained numbers, fitted to {self.rows:,} rows. Their predictions are averaged; where they "
-            "disagree, the answer is in doubt.\n",
+            f"{self.trained:,} trained numbers, fitted to {self.rows:,} rows. Their predictions are averaged; where "
+            "they disagree, the answer is in doubt.\n",
             *([f"The sha256 of the frozen weights is `{self.sha256}`.\n"] if self.sha256 else []),
             "## Use\n",
             "Each folder holds the adapters of one member, in the files of PEFT. All members count alike unless "
@@ -78,7 +78,7 @@ class Card:
     def _limits(self) -> str:
         said = [
             "- The scores hold for rows like those measured; where data drift, calibration goes first.",
-            "- Members share one frozen backbone. What it cannot tell apart, no member can, and none of them doubts it.",
+            "- Members share one frozen backbone. What it cannot tell apart, no member can, and none doubts it.",
             "- Adapters were trained on the weights with the sha256 above; on others they mean nothing.",
         ]
         if not self.sha256:

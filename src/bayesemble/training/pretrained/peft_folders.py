@@ -1,7 +1,7 @@
 """Adapters in the files and under the names of the package peft: a folder for each member, which it loads by itself.
 
-    FOLDER/member-000/adapter_config.json         what the adapters are
-                     /adapter_model.safetensors   base_model.model.<layer>.lora_A.weight, ... and heads by their own names
+FOLDER/member-000/adapter_config.json         what the adapters are
+                 /adapter_model.safetensors   base_model.model.<layer>.lora_A.weight, ... and heads by their own names
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def write_adapters(folder: Path, task: BoundTask, networks: Members) -> None:
         make_folder(own)
         write_text(own / CONFIG, json_text(config) + "\n")
         with replacing(own / WEIGHTS) as temporary:
-            write_tensors(temporary, {names[name]: leaf for name, leaf in network_leaves(params).items()}, {"format": "pt"})
+            write_tensors(
+                temporary, {names[name]: leaf for name, leaf in network_leaves(params).items()}, {"format": "pt"}
+            )
 
 
 def likelihood_of(task: BoundTask, networks: Members) -> dict[str, Any]:
@@ -61,8 +63,8 @@ def _described(module: nn.Module, leaves: list[str]) -> tuple[dict[str, Any], di
     came = "a network that is not adapted" if adaptation is None else f"kind={adaptation.kind!r}"
     came = f"{len(by_peft)} sets of adapters" if len(by_peft) > 1 else came
     raise ModelError(
-        f"save_pretrained writes low-rank adapters, as be.adapt(model, 'lora', ...) makes them, and their heads; this is "
-        f"{came}. Ensemble.save keeps any ensemble"
+        "save_pretrained writes low-rank adapters, as be.adapt(model, 'lora', ...) makes them, and their heads; this "
+        f"is {came}. Ensemble.save keeps any ensemble"
     )
 
 
@@ -91,7 +93,9 @@ def _without(name: str, adapter: str) -> str:
     """The name of a leaf in a file of the package, which leaves out what the adapters are called."""
     at = name.find(_PREFIX)
     if at < 0:
-        raise ModelError(f"{name!r} is trained outside of the network that peft has put adapters into; use Ensemble.save")
+        raise ModelError(
+            f"{name!r} is trained outside of the network that peft has put adapters into; use Ensemble.save"
+        )
     return name[at:].replace(f".modules_to_save.{adapter}.", ".").replace(f".{adapter}.", ".")
 
 

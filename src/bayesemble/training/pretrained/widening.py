@@ -44,10 +44,12 @@ def tfb(
     halvings = whole(halvings, f"halvings is a whole number from 1, got {halvings!r}")
     members = ensemble.state.members
     if not pairs(members.params):
-        raise ModelError("tfb widens low-rank adapters, of which this network has none; see be.adapt(model, 'lora', ...)")
+        raise ModelError(
+            "tfb widens low-rank adapters, of which this network has none; see be.adapt(model, 'lora', ...)"
+        )
     if ensemble.method.can_draw(ensemble.state):
         raise ModelError(
-            f"{type(ensemble.method).__name__} draws networks already; tfb is for members as be.DeepEnsemble trains them"
+            f"{type(ensemble.method).__name__} draws networks already; tfb is for members, as of be.DeepEnsemble"
         )
     method = TFB(num_members=members.num_members, draws=draws)
 
@@ -65,7 +67,9 @@ def tfb(
             break
         low, high = high, 2 * high
     else:
-        raise ModelError(f"the loss does not rise however widely adapters are moved, up to std={low:.3g}: they do nothing")
+        raise ModelError(
+            f"the loss does not rise however widely adapters are moved, up to std={low:.3g}: they do nothing"
+        )
     for _ in range(halvings):
         middle = (low + high) / 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -1,7 +1,7 @@
 """The frozen weights of an adapted network, which a run names instead of holding them.
 
-They lie wherever the network came from. What a run has of them is that name, the names of the leaves and a sha256 of all
-their numbers, so that loading with other weights is refused.
+They lie wherever the network came from. What a run has of them is that name, the names of the leaves and a sha256 of
+all their numbers, so that loading with other weights is refused.
 """
 
 from __future__ import annotations
