@@ -35,6 +35,15 @@ class Likelihood(ABC):
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse targets from which nothing can be learned."""
 
+    def shape_beside(self, targets: Tensor, output_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the outputs of one row in a batch with these targets, where batches may differ in length."""
+        return output_shape
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some targets may not count."""
+        return False
+
     @abstractmethod
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log probability of each row's targets under one member: `(batch,)`."""
@@ -66,7 +75,26 @@ class Categorical(Likelihood):
     """One of C classes; outputs are logits `(batch, C)`, targets are labels 0..C-1.
 
     log p(y|f) = f_y - log sum_c exp f_c
+
+    Outputs `(batch, L, C)` are read as L labels of each row, such as those of tokens, whose log probabilities are added
+    up: the rows that the log joint counts are sequences. Targets that are `ignore_index` add nothing, neither to the
+    log joint nor to a score: N * mean over rows is the sum over all labels that count.
     """
+
+    ignore_index: int | None = setting(None, "a target that does not count, such as -100 at padding", kw_only=True)
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether there is a label that does not count."""
+        return self.ignore_index is not None
+
+    def shape_beside(self, targets: Tensor, output_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """As many labels of each row as the batch has, of sequences."""
+        sequences = len(output_shape) > 1 and targets.dim() == len(output_shape)
+        return (*targets.shape[1:], output_shape[-1]) if sequences else output_shape
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Labels of any number type, whole and in range."""
@@ -78,21 +106,35 @@ class Categorical(Likelihood):
         labels = _shaped(targets, output_shape[:-1])
         _refuse_rows(labels != labels.round() if labels.is_floating_point() else None, labels, "a whole label")
         wrong = (labels < 0) | (labels >= output_shape[-1])
+        if self.ignore_index is not None:
+            wrong &= labels != self.ignore_index
         _refuse_rows(wrong, labels, f"a label in 0..{output_shape[-1] - 1}, as the network has that many outputs")
         return labels.long()
 
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse a single class."""
-        _refuse_constant(targets, "two classes")
+        counted = targets if self.ignore_index is None else targets[targets != self.ignore_index]
+        if not counted.numel():
+            raise DataError(f"training needs labels that count, but all are ignore_index={self.ignore_index}")
+        _refuse_constant(counted, "two classes")
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log softmax at the labels."""
-        chosen = F.log_softmax(outputs, dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        return _per_row(chosen)
+        if outputs.shape[:-1] != targets.shape:
+            raise DataError(
+                f"the network gives outputs {tuple(outputs.shape)}, which ask for targets {tuple(outputs.shape[:-1])}; "
+                f"they are {tuple(targets.shape)}"
+            )
+        if self.ignore_index is None:
+            return _per_row(F.log_softmax(outputs, dim=-1).gather(-1, targets.unsqueeze(-1)).squeeze(-1))
+        left_out = targets == self.ignore_index
+        labels = targets.masked_fill(left_out, 0)
+        chosen = F.log_softmax(outputs, dim=-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return _per_row(chosen.masked_fill(left_out, 0))
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Class probabilities."""
-        return ClassPredictive(weights, _log_softmax(outputs))
+        return ClassPredictive(weights, _log_softmax(outputs), self.ignore_index)
 
 
 @dataclass(frozen=True)

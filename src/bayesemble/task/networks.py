@@ -1,7 +1,5 @@
 """Networks that members begin with: from a factory, or from one that is given; one architecture or several."""
 
-import copy
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,14 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from bayesemble.core.errors import ModelError, SettingError
-from bayesemble.core.types import Leaves
+from bayesemble.core.errors import ModelError
+from bayesemble.task.starts.weights import Patterns, reinitialised, renewed
 
 NetworkSource = nn.Module | Callable[[], nn.Module]
 """A factory of networks, or a network."""
-
-STARTS = ("fresh", "given")
-"""What becomes of a network: it is re-initialised for each member, or each member begins with its weights."""
 
 ModelSource = NetworkSource | list[NetworkSource] | tuple[NetworkSource, ...]
 """One source, or one for each architecture."""
@@ -65,20 +60,21 @@ def checked_source(model: Any) -> NetworkSource | tuple[NetworkSource, ...]:
     return sources[0] if len(sources) == 1 else sources
 
 
-def new_module(source: ModelSource, start: str | None = None, member: int = 0) -> nn.Module:
+def new_module(source: ModelSource, start: str | None = None, member: int = 0, fresh: Patterns = ()) -> nn.Module:
     """Make a network that a member begins with; random numbers come from where torch takes them.
 
-    Of several architectures, `member` says whose network it is to be: see `Alternatives`.
+    Of several architectures, `member` says whose network it is to be: see `Alternatives`. Leaves of a given network
+    that `fresh` names are drawn anew.
     """
     checked = checked_source(source)
-    return Alternatives(checked, start, member) if isinstance(checked, tuple) else _new_network(checked, start)
+    return Alternatives(checked, start, member) if isinstance(checked, tuple) else _new_network(checked, start, fresh)
 
 
-def _new_network(source: NetworkSource, start: str | None) -> nn.Module:
+def _new_network(source: NetworkSource, start: str | None, fresh: Patterns = ()) -> nn.Module:
     if isinstance(source, nn.Module):
         _refuse_scripted(source)
         _refuse_lazy(source)
-        return _copied(source) if start == "given" else reinitialised(source)
+        return renewed(source, fresh) if start == "given" else reinitialised(source)
     module = source()
     if not isinstance(module, nn.Module):
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
@@ -161,72 +157,12 @@ def called(module: nn.Module, index: int) -> str:
     )
 
 
-def reinitialised(original: nn.Module) -> nn.Module:
-    """Copy a network and reset every layer, children before parents; name what nothing resets.
-
-    Trainable parameters are set to NaN first, so whatever no `reset_parameters` reaches shows. Frozen parameters
-    keep their values, and a layer in which everything is frozen keeps its statistics too. A leaf of zeros was meant to
-    begin with zeros, as the second factor of a low-rank adapter is, and stays so.
-    """
-    module = _copied(original)
-    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
-    with torch.no_grad():
-        for parameter in trained.values():
-            parameter.fill_(torch.nan)
-        for layer in reversed(list(module.modules())):
-            # nn.MultiheadAttention and nn.Transformer spell it with an underscore.
-            reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-            own = list(layer.parameters())
-            if callable(reset) and (not own or any(p.requires_grad for p in own)):
-                reset()
-        for parameter, value in frozen:
-            parameter.copy_(value)
-    untouched = [name for name, parameter in trained.items() if parameter.isnan().any()]
-    if untouched:
-        raise ModelError(
-            f"nothing re-initialises the parameter {untouched[0]!r} of {type(original).__name__}, so all members "
-            "would share it; pass a factory such as `lambda: MyNet()`, or give its module a reset_parameters method"
-        )
-    with torch.no_grad():
-        for (_, before), parameter in zip(original.named_parameters(), module.parameters(), strict=True):
-            if parameter.requires_grad and not before.any():
-                parameter.zero_()
-    return module
-
-
 def _refuse_scripted(module: nn.Module) -> None:
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise ModelError("the network is scripted or traced, and runs only with its own weights; pass the eager module")
-
-
-def _copied(original: nn.Module) -> nn.Module:
-    try:
-        return copy.deepcopy(original)
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(
-            f"{type(original).__name__} cannot be copied ({error}); pass a factory such as `lambda: MyNet()`"
-        ) from error
 
 
 def _refuse_lazy(module: nn.Module) -> None:
     for name, leaf in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(leaf, UninitializedParameter | UninitializedBuffer):
             raise ModelError(f"{name!r} is lazy and has no shape yet; run one batch through the network before")
-
-
-def check_start(start: str | None, jitter: float, given: list[nn.Module]) -> None:
-    """Refuse ways to begin that there are not; `given` are the networks that are no factories."""
-    if start not in (None, *STARTS):
-        raise SettingError(f'start is "fresh", "given" or None, not {start!r}')
-    if start == "fresh" and not given:
-        raise SettingError('start="fresh" re-initialises a network; a factory makes each start itself')
-    if not (jitter >= 0 and math.isfinite(jitter)):
-        raise SettingError(f"jitter is a number from 0, got {jitter}")
-
-
-def shake(params: Leaves, size: float, generator: torch.Generator) -> None:
-    """Add noise to each leaf in place, `size` times its root mean square."""
-    for leaf in params.values():
-        scale = float(leaf.double().square().mean().sqrt())
-        leaf.add_(torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf.device), alpha=size * scale)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from bayesemble import __version__
@@ -22,8 +22,8 @@ from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs, tensors_of
-from bayesemble.execute.choose import AS_ASKED_FOR
+from bayesemble.core.types import Inputs, Leaves, tensors_of
+from bayesemble.execute.choose import AS_ASKED_FOR, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
@@ -39,6 +39,7 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
+from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders import recording
@@ -71,6 +72,38 @@ class Ensemble:
     def of_networks(cls, task: BoundTask, networks: Members, executor: Executor, seed: int = 0) -> Ensemble:
         """Networks that come from anywhere as plain members: an ensemble that predicts like any other."""
         return cls(task, DeepEnsemble(num_members=networks.num_members), State(networks), executor, seed)
+
+    @classmethod
+    def from_modules(
+        cls,
+        modules: Sequence[nn.Module],
+        likelihood: Likelihood,
+        *,
+        data: Any = None,
+        prior: Prior | None = None,
+        output: str | Callable[[Any], Tensor] | None = None,
+        targets: str | None = None,
+        executor: str | Executor = "loop",
+    ) -> Ensemble:
+        """An ensemble of networks that were trained elsewhere; it predicts, is scored, saved and weighed like others.
+
+        Args:
+            modules: Networks of one structure, each with its own weights and buffers, which are copied.
+            likelihood: How their outputs are read.
+            data: Their training data, as for `fit`. Where it is given, every network is run on a few rows to see that
+                it computes what the code of the first does with its weights, and what needs the number of rows works.
+            prior: What was believed of the weights, which needs `data`.
+            output: As for `Task`.
+            targets: As for `Task`.
+            executor: How they are run: "loop", "vmap" or an object such as `Vmap(chunk=4)`.
+        """
+        found = wished(executor)
+        require(
+            found is not None, f"executor is 'loop', 'vmap' or an object such as be.Vmap(chunk=4), got {executor!r}"
+        )
+        assert found is not None
+        task, members = side_by_side(modules, likelihood, prior, output, targets, data)
+        return cls.of_networks(task, found.arrange(State(members)).members, found)
 
     @property
     def num_members(self) -> int:
@@ -134,7 +167,8 @@ class Ensemble:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
         predict = self.predictor()
         batch_size = predict.rows_at_a_time if batch_size is None else batch_size
-        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
+        source = as_source(data, self.task.dtype, batch_size, shuffle=False, targets=self.task.targets)
+        source = source.checked(self.task, training=False)
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
@@ -188,9 +222,15 @@ class Ensemble:
         """
         with locked(folder):
             checkpoints.check_replaceable(folder)
-            checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history), keep=1)
+            found = Checkpoint(self.describe(), self.state, self.history, centers=self.prior_centers)
+            checkpoints.write(folder, found, keep=1)
             if self.recording is not None:
                 self.recording.copy_to(Path(folder))
+
+    @property
+    def prior_centers(self) -> Leaves:
+        """The weights that the task's prior stands around; none of a prior around zero."""
+        return {} if self.task.prior is None else self.task.prior.centers
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds, versions and what the network computes, as JSON."""
@@ -206,8 +246,11 @@ class Ensemble:
                 "output": task.output if isinstance(task.output, str) else None,
                 "num_data": task.num_data,
                 "num_rows": task.num_rows,
-                "output_shape": list(task.output_shape),
+                "output_shape": None if task.output_shape is None else list(task.output_shape),
                 "stochastic": task.stochastic,
+                "targets": task.targets,
+                "precision": task.precision,
+                "max_batch": task.max_batch,
             },
             "method": settings.dump(self.method),
             "executor": settings.dump(self.executor),
@@ -273,12 +316,14 @@ def restore(
     run = found.run
     with understood(f"run.json in {folder}", "does not describe a run of this library"):
         saved, probe = run["task"], Probe.from_json(run["network"])
+        prior = None if saved["prior"] is None else settings.parse(saved["prior"], Prior)
         task = Task(
             model,
             settings.parse(saved["likelihood"], Likelihood),
-            None if saved["prior"] is None else settings.parse(saved["prior"], Prior),
+            prior if prior is None or not prior.lacks_center else prior.centred_on(found.centers),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
+            targets=saved["targets"],
         ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
         executor = settings.parse(run["executor"], Executor)

@@ -127,6 +127,12 @@ class Patched(GradientMethod):
         """Those of the optimiser, and the count of its steps on components."""
         return (*super().training_slots, COMPONENT_STEPS_SLOT)
 
+    @property
+    def needs_training(self) -> bool:
+        """Components beside the first are learned; what dropout leaves out is not."""
+        counts = self.components.values() if isinstance(self.components, dict) else [self.components]
+        return max(counts) > 1
+
     def patches(self, task: Task) -> Patches:
         """Which leaves of a network are drawn, and how."""
         if task.mixed:

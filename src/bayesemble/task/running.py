@@ -1,0 +1,61 @@
+"""A network is run with the leaves of a member in the place of its own."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bayesemble.core.types import Inputs, Leaves, tensors_of
+from bayesemble.task.networks import dropout_on, pick_output
+from bayesemble.task.recomputation import record
+
+PRECISIONS = {"bf16": torch.bfloat16}
+"""Number types that a network may compute in while it is trained, by name."""
+
+
+def outputs_of(
+    module: nn.Module,
+    params: Leaves,
+    buffers: Leaves,
+    inputs: Inputs,
+    *,
+    training: bool,
+    dropout: bool,
+    output: str | Callable[[Any], Tensor] | None,
+    recomputes: bool,
+    precision: str | None,
+) -> Tensor:
+    """Outputs of one member, `(batch, ...)`; in training, its buffers are updated in place.
+
+    With `dropout`, dropout layers act outside of training too. With `precision`, training computes in that number type
+    where torch holds it safe; weights, and outputs, keep theirs.
+    """
+    if module.training != training:
+        module.train(training)
+    leaves = params | buffers
+    with dropout_on(module) if dropout else nullcontext():
+        if precision is None or not training:
+            result = pick_output(called_with(module, leaves, inputs), output)
+        else:
+            device, dtype = tensors_of(inputs)[0].device.type, next(iter(params.values())).dtype
+            # Casts that torch keeps for the next layer would outlive the member they belong to.
+            with torch.autocast(device, PRECISIONS[precision], cache_enabled=False):
+                result = pick_output(called_with(module, leaves, inputs), output)
+            result = result.to(dtype)
+    if training:
+        for name, buffer in buffers.items():
+            if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
+                buffer.copy_(leaves[name])
+    if recomputes:
+        record(module, leaves)
+    return result
+
+
+def called_with(module: nn.Module, leaves: Leaves, inputs: Inputs) -> Any:
+    """What a network returns with these leaves in the place of its own."""
+    if isinstance(inputs, dict):
+        return functional_call(module, leaves, (), inputs)
+    return functional_call(module, leaves, inputs if isinstance(inputs, tuple) else (inputs,))
