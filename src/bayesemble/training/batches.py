@@ -62,11 +62,12 @@ class ArraySource:
     def checked(self, task: BoundTask, training: bool) -> ArraySource:
         """Targets as the likelihood wants them; refuse those that it cannot use."""
         flat = self.targets.flatten(0, 1) if self.per_member else self.targets
-        targets = task.likelihood.check_targets(flat, task.shape_of(self.example()))
+        shape = task.shape_of(self.example())
+        targets = task.likelihood.check_targets(flat, shape if training else task.likelihood.shape_beside(flat, shape))
         if training:
             task.likelihood.check_training_targets(targets)
-        shape = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
-        return replace(self, targets=targets.reshape(shape))
+        whole = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
+        return replace(self, targets=targets.reshape(whole))
 
     def check_members(self, num_members: int) -> None:
         """Raise if per-member data has a different number of members."""
@@ -210,16 +211,7 @@ class LoaderSource:
             )
 
     def _batches(self, seed: int) -> Iterator[Batch]:
-        stream = seeds.Stream(seed)
-        with stream:
-            items = iter(self.loader)
-        while True:
-            with stream:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-            yield self._batch(item)
+        return map(self._batch, items_of(self.loader, seed))
 
     def _batch(self, item: Any) -> Batch:
         if isinstance(item, Mapping):
@@ -232,6 +224,20 @@ class LoaderSource:
             likelihood = self.task.likelihood
             targets = likelihood.check_targets(targets, likelihood.shape_beside(targets, self.output_shape))
         return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
+
+
+def items_of(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
+    """What a loader yields; all that it draws derives from the seed."""
+    stream = seeds.Stream(seed)
+    with stream:
+        items = iter(loader)
+    while True:
+        with stream:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 @dataclass(frozen=True)

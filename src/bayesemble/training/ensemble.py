@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +39,8 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
+from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined
+from bayesemble.training.incoming.mappings import inputs_of
 from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -137,15 +139,22 @@ class Ensemble:
         """Predict rows in batches.
 
         Args:
-            inputs: Arrays or tensors, rows first; a tuple or dict of them; or `PerMember(inputs)`.
+            inputs: Arrays or tensors, rows first; a tuple or mapping of them; `PerMember(inputs)`; or a `DataLoader` or
+                data set of such, whose targets, if it has any, are left aside.
             num_draws: How many networks to draw; None lets the method say, which may need none.
             batch_size: Rows at a time; None takes as many as suit the network.
             keep_members: If False, forget the members' own outputs batch by batch: for very large data.
             seed: Seed of the draws.
         """
         require(batch_size is None or batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
+        if is_loaded(inputs):
+            predict = self.predictor(num_draws, seed)
+            batches = batches_of_inputs(inputs, self.task, batch_size, predict.rows_at_a_time)
+            return joined([predict(part, number=n, reduced=not keep_members) for n, part in enumerate(batches)])
         per_member = isinstance(inputs, PerMember)
-        tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
+        rows = inputs.inputs if isinstance(inputs, PerMember) else inputs
+        rows = inputs_of(rows, self.task.targets) if isinstance(rows, Mapping) else rows
+        tensors = as_inputs(rows, self.task.dtype)
         check_rows(tensors, None, per_member)
         predict = self.predictor(num_draws, seed)
         if per_member and not predict.networks.sampled:

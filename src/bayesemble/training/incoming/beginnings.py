@@ -31,6 +31,8 @@ def begin(task: BoundTask, method: Method, seed: int, start: Members | Sequence[
             "or begin apart by Task(..., jitter=0.1)",
         )
         return state
+    if type(method).passed_through is Method.passed_through:
+        raise SettingError(_needs_training(method))
     stations = as_starts(start, task)
     require(method.num_members == 1, f"networks along one training are one member, the method has {method.num_members}")
     state = method.init(replace(task, starts=stations[-1:]), seed)
