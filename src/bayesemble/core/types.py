@@ -72,6 +72,23 @@ class Batch:
             inputs = [pytree.tree_unflatten(one, form) for one in zip(*split, strict=True)]
         return map(Batch, inputs, self.targets.split(sizes), rows)
 
+    def within(self, most: int | None) -> list[Batch]:
+        """Views of at most so many rows each, one after the other; None is all of them."""
+        if most is None or self.num_rows <= most:
+            return [self]
+
+        def rows(leaf: Tensor, per_member: bool, start: int) -> Tensor:
+            axis = 1 if per_member else 0
+            return leaf.narrow(axis, start, min(most, leaf.shape[axis] - start))
+
+        def part(start: int) -> Batch:
+            inputs = map_tensors(lambda leaf: rows(leaf, self.inputs_per_member, start), self.inputs)
+            places = None if self.rows is None else rows(self.rows, self.rows.dim() == 2, start)
+            targets = rows(self.targets, self.targets_per_member, start)
+            return Batch(inputs, targets, places, self.inputs_per_member, self.targets_per_member)
+
+        return [part(start) for start in range(0, self.num_rows, most)]
+
     def inputs_of(self, member: int) -> Inputs:
         """Give the inputs that one member sees."""
         return map_tensors(lambda leaf: leaf[member], self.inputs) if self.inputs_per_member else self.inputs
@@ -95,8 +112,8 @@ class Clock:
 
     @property
     def progress(self) -> float:
-        """The share of the run that is done, in [0, 1)."""
-        return self.step / self.total_steps
+        """The share of the run that is done, in [0, 1); 1 of a run without steps."""
+        return self.step / self.total_steps if self.total_steps else 1.0
 
     def member_seeds(self, num_members: int) -> list[int]:
         """Seeds for what is random inside each member at this step, such as dropout masks."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
+from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import validate
 from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, TrainingData
@@ -40,10 +42,28 @@ class Context:
     ) -> tuple[Tensor, Leaves]:
         """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters.
 
-        Another function of a member can stand in for it. What is random inside the network has seeds of its own.
+        Another function of a member, a mean over rows too, can stand in for it. What is random inside the network has
+        seeds of its own. A batch of more than `max_batch` rows goes through in parts, whose gradients are added up.
         """
         function = function or self.task.mean_log_likelihood
-        return self.executor.gradients(function, members, batch, self.random_seeds(members), self.task.allocator)
+        random = self.random_seeds(members)
+        return self.gradients_in_parts(function, members, batch, random)
+
+    def gradients_in_parts(
+        self, function: MemberFunction, members: Members, batch: Batch, random: list[int] | None
+    ) -> tuple[Tensor, Leaves]:
+        """The same for a function that draws from these seeds; each part of a batch draws numbers of its own."""
+        parts, allocator = batch.within(self.task.max_batch), self.task.allocator
+        if len(parts) == 1:
+            return self.executor.gradients(function, members, batch, random, allocator)
+        total, sums = members.weights.new_zeros(()), {n: torch.zeros_like(leaf) for n, leaf in members.params.items()}
+        for number, part in enumerate(parts):
+            own = None if random is None else [seeds.child(seed, "part", number) for seed in random]
+            values, gradients = self.executor.gradients(function, members, part, own, allocator)
+            share = part.num_rows / batch.num_rows
+            total = total + share * values
+            torch._foreach_add_(list(sums.values()), [gradients[name] for name in sums], alpha=share)
+        return total.to(values.dtype), sums
 
     def random_seeds(self, members: Members) -> list[int] | None:
         """Seeds for what is random inside each member at this step, such as dropout masks; None if nothing is."""
@@ -134,6 +154,13 @@ class Method(ABC):
         """What settings that are left to the method come to in a task, and why, by their names."""
         return {}
 
+    def passed_through(self, state: State, networks: Sequence[Leaves]) -> State | None:
+        """The state as if training had passed through networks with these parameters, the last of them its end.
+
+        None if the method makes nothing of the way that training took.
+        """
+        return None
+
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Complete the state once training is over; `data()` goes through the training rows once, in batches."""
         return state
@@ -200,6 +227,11 @@ class Method(ABC):
     def needs_every_epoch(self) -> bool:
         """Whether training must go on to its end: networks are gathered along it, or members come in turn."""
         return self.full_batch
+
+    @property
+    def needs_training(self) -> bool:
+        """Whether it learns what it predicts with beside the weights of members, so that these alone tell nothing."""
+        return self.needs_every_epoch
 
     @property
     def gradients_per_step(self) -> int:

@@ -19,7 +19,8 @@ from bayesemble.execute.optimizers import EPSILON, OPTIMIZER_SLOTS, OPTIMIZERS, 
 from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
 from bayesemble.methods.base import Context, Method
 from bayesemble.task.priors import NormalPrior
-from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
+from bayesemble.task.running import OF_LIKELIHOOD
+from bayesemble.task.task import BoundTask
 
 PRIOR_SLOT = "priors_of_members"
 
@@ -43,6 +44,7 @@ class GradientMethod(Method):
         None, "largest norm of each member's gradient of the mean loss; None cuts nothing", above=0
     )
     bootstrap: bool = setting(False, "train each member on its own resample of the rows")
+    own_order: bool = setting(False, "let each member see the rows in an order of its own, hence in other batches")
     anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
     adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off", least=0)
 
@@ -52,6 +54,8 @@ class GradientMethod(Method):
         super().__post_init__()
         unused = self.optimizer == "sgd" and self.epsilon != EPSILON
         require(not unused, f"epsilon={self.epsilon} is a setting of adam, which optimizer='sgd' has no use for")
+        both = self.bootstrap and self.own_order
+        require(not both, "bootstrap=True gives members rows in an order of their own already; leave own_order out")
 
     def make_optimizer(self) -> Optimizer:
         """The optimiser that the settings describe.
@@ -66,16 +70,16 @@ class GradientMethod(Method):
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """The rows each member trains on, `(member, row)`, or None if all train on all.
 
-        A bootstrap draws as many rows as there are, with replacement, from the member's own seed.
+        A bootstrap draws as many rows as there are, with replacement, from the member's own seed; an order of its own
+        is all rows, shuffled. Epochs shuffle them once more, the same way for all members.
         """
-        if not self.bootstrap:
+        if not (self.bootstrap or self.own_order):
             return None
-        return torch.stack(
-            [
-                torch.randint(num_data, (num_data,), generator=seeds.generator(seed, "member", i, "bootstrap"))
-                for i in range(self.num_members)
-            ]
-        )
+        kind = "bootstrap" if self.bootstrap else "order"
+        generators = [seeds.generator(seed, "member", i, kind) for i in range(self.num_members)]
+        if self.bootstrap:
+            return torch.stack([torch.randint(num_data, (num_data,), generator=own) for own in generators])
+        return torch.stack([torch.randperm(num_data, generator=own) for own in generators])
 
     @property
     def gradients_per_step(self) -> int:
@@ -190,10 +194,13 @@ def _anchors(method: GradientMethod, task: BoundTask, seed: int) -> dict[str, Le
     def generators(name: str) -> list[torch.Generator]:
         return [seeds.generator(seed, "member", i, name) for i in range(method.num_members)]
 
-    drawn = [task.prior.sample(task.shapes, generator, task.dtype) for generator in generators("anchor")]
-    slots = {"anchor": {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}}
+    around_zero, centers = task.prior.at_zero(), task.prior.centers
+    drawn = [around_zero.sample(task.shapes, generator, task.dtype) for generator in generators("anchor")]
+    anchors = {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}
+    slots = {"anchor": {name: leaf + centers[name].to(leaf) if centers else leaf for name, leaf in anchors.items()}}
     known = task.likelihood.target_noise()
     if known is not None:
+        assert task.output_shape is not None  # it has met its data
         shape = (task.num_rows, *task.output_shape)
         noise = [torch.randn(shape, generator=g, dtype=task.dtype) for g in generators("target noise")]
         slots["target_noise"] = {"noise": torch.stack(noise) * known * spread}

@@ -6,7 +6,7 @@ Arrays and tensors are batched by index, without the overhead of a `DataLoader`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
+from bayesemble.training.incoming.mappings import has_rows, stack_rows, with_targets
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
 
 _NUMBERS_AT_A_TIME = 1 << 20  # that are gathered from memory
@@ -61,11 +62,12 @@ class ArraySource:
     def checked(self, task: BoundTask, training: bool) -> ArraySource:
         """Targets as the likelihood wants them; refuse those that it cannot use."""
         flat = self.targets.flatten(0, 1) if self.per_member else self.targets
-        targets = task.likelihood.check_targets(flat, task.output_shape)
+        shape = task.shape_of(self.example())
+        targets = task.likelihood.check_targets(flat, shape if training else task.likelihood.shape_beside(flat, shape))
         if training:
             task.likelihood.check_training_targets(targets)
-        shape = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
-        return replace(self, targets=targets.reshape(shape))
+        whole = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
+        return replace(self, targets=targets.reshape(whole))
 
     def check_members(self, num_members: int) -> None:
         """Raise if per-member data has a different number of members."""
@@ -122,12 +124,15 @@ class ArraySource:
 
 @dataclass(frozen=True, eq=False)
 class LoaderSource:
-    """Rows from a `DataLoader` that yields `(inputs, targets)`."""
+    """Rows from a `DataLoader` that yields `(inputs, targets)`, or mappings with the targets under one key."""
 
     loader: DataLoader[Any]
     dtype: torch.dtype
+    key: str | None = None
+    """Of the targets."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     task: BoundTask | None = None
+    output_shape: tuple[int, ...] = ()
 
     @property
     def num_data(self) -> int:
@@ -156,7 +161,7 @@ class LoaderSource:
 
     def checked(self, task: BoundTask, training: bool) -> LoaderSource:
         """Check the targets of every batch as it comes."""
-        return replace(self, task=task)
+        return replace(self, task=task, output_shape=task.shape_of(self.example()))
 
     def check_members(self, num_members: int) -> None:
         """A loader's rows are seen by all members."""
@@ -206,25 +211,33 @@ class LoaderSource:
             )
 
     def _batches(self, seed: int) -> Iterator[Batch]:
-        stream = seeds.Stream(seed)
-        with stream:
-            items = iter(self.loader)
-        while True:
-            with stream:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-            yield self._batch(item)
+        return map(self._batch, items_of(self.loader, seed))
 
     def _batch(self, item: Any) -> Batch:
+        if isinstance(item, Mapping):
+            item = with_targets(item, self.key)
         if not (isinstance(item, list | tuple) and len(item) == 2):
             raise DataError(f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}")
         inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", self.dtype)
         check_rows(inputs, targets)
         if self.task is not None:
-            targets = self.task.likelihood.check_targets(targets, self.task.output_shape)
+            likelihood = self.task.likelihood
+            targets = likelihood.check_targets(targets, likelihood.shape_beside(targets, self.output_shape))
         return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
+
+
+def items_of(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
+    """What a loader yields; all that it draws derives from the seed."""
+    stream = seeds.Stream(seed)
+    with stream:
+        items = iter(loader)
+    while True:
+        with stream:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 @dataclass(frozen=True)
@@ -247,10 +260,13 @@ class _Batches(Sampler[list[int]]):
 BatchSource = ArraySource | LoaderSource
 
 
-def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuffle: bool = True) -> BatchSource:
-    """Turn `(x, y)`, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches.
+def as_source(
+    data: Any, dtype: torch.dtype, batch_size: int | None = None, shuffle: bool = True, targets: str | None = None
+) -> BatchSource:
+    """Turn `(x, y)`, a mapping, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches.
 
-    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of.
+    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of. `targets` is the key of
+    the targets in mappings.
     """
     if isinstance(data, ArraySource | LoaderSource):
         return data
@@ -261,20 +277,27 @@ def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuf
     ):
         raise DataError("a stream of unknown order cannot be trained on repeatably; use a Dataset with __getitem__")
     if isinstance(data, DataLoader):
-        return LoaderSource(data, dtype)
+        return LoaderSource(data, dtype, targets)
     if isinstance(data, TensorDataset):
-        *inputs, targets = data.tensors
-        return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), targets, dtype)
-    if isinstance(data, Dataset):
-        num_rows = len(data)  # type: ignore[arg-type]
-        if not num_rows:
-            raise DataError("the data has no rows; at least one is needed")
-        return LoaderSource(DataLoader(data, batch_sampler=_Batches(num_rows, batch_size, shuffle)), dtype)
+        *inputs, values = data.tensors
+        return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), values, dtype)
+    if isinstance(data, Dataset) or has_rows(data):
+        return LoaderSource(loader_of(data, batch_size, shuffle), dtype, targets)
+    if isinstance(data, Mapping):
+        return _array_source(*with_targets(data, targets), dtype)
     if isinstance(data, tuple | list) and len(data) == 2:
         return _array_source(data[0], data[1], dtype)
     raise DataError(
-        f"data must be a pair (x, y), a Dataset, a DataLoader or be.PerMember(x, y), got {type(data).__name__}"
+        "data must be a pair (x, y), a Dataset, a DataLoader, a mapping or be.PerMember(x, y), got "
+        f"{type(data).__name__}"
     )
+
+
+def loader_of(data: Any, batch_size: int | None, shuffle: bool) -> DataLoader[Any]:
+    """A loader of rows that are asked for by number."""
+    if not len(data):
+        raise DataError("the data has no rows; at least one is needed")
+    return DataLoader(data, batch_sampler=_Batches(len(data), batch_size, shuffle), collate_fn=stack_rows)
 
 
 def _array_source(inputs: Any, targets: Any, dtype: torch.dtype, per_member: bool = False) -> ArraySource:

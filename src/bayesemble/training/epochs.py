@@ -19,7 +19,7 @@ from bayesemble.core.offload import Allocator
 from bayesemble.core.types import Batch, Clock, Info
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import Method
-from bayesemble.task.starts import Clones
+from bayesemble.task.starts.checks import Clones
 from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.progress import Progress
@@ -274,7 +274,9 @@ def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
         predictive = predict(batch.inputs, per_member=per_member, number=number)
         if per_member:
             log_prob = predictive.member_log_prob(batch.targets)[predictive.weights > 0].mean(0)
+            count += log_prob.numel()
         else:
             log_prob = predictive.log_prob(batch.targets)
-        total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
+            count += int(predictive.rows_that_count(batch.targets).sum())
+        total -= float(log_prob.double().sum())
     return total / count

@@ -52,6 +52,9 @@ def fit(
     on_epoch: OnEpoch | None = None,
     on_nonfinite: str = "raise",
     change: Sequence[str] = (),
+    start: Ensemble | Sequence[Any] | None = None,
+    precision: str | None = None,
+    max_batch: int | None = None,
 ) -> Ensemble:
     """Train an ensemble.
 
@@ -59,8 +62,10 @@ def fit(
         task: What is inferred.
         method: How members are placed.
         data: `(x, y)` arrays or tensors, a `Dataset`, a `DataLoader`, or `PerMember(x, y)`. Inputs may be tuples
-            or mappings of tensors.
-        epochs: Passes over the data.
+            or mappings of tensors. With `Task(..., targets="labels")`, a mapping of columns, a loader of mappings such
+            as tokenizers give, or a `datasets.Dataset`.
+        epochs: Passes over the data. 0 trains nothing: the method completes given weights, as `Laplace` and `MCDropout`
+            do with a network that is trained already (`Task(..., start="given")`, or `start` below).
         batch_size: Rows per step; None takes all at once, or what the `DataLoader` gives.
         validation: Data whose loss, -log p(y|x) under the averaged prediction, is taken after each epoch.
         patience: Stop when the validation loss has not improved for this many epochs, and return the best state.
@@ -93,6 +98,13 @@ def fit(
             know nothing of one another.
         change: Settings of the method that may be other than those of the checkpoint when a run is resumed, such as
             `("learning_rate", "clip")` after a divergence. `run.json` tells that they changed.
+        start: Networks that members begin with, in place of the model's: an ensemble, whose members go on with equal
+            weights (what its method kept beside them is made anew), or a list of modules or state dicts, one for each
+            member. With `epochs=0`, `SWAG` and `Subspace` take the networks for snapshots along one training.
+        precision: "bf16" runs the network in bfloat16 while it is trained, where torch holds that safe; weights, loss,
+            gradients, moments and all predictions stay in single precision. None computes in the network's own type.
+        max_batch: Rows that go through a member at a time. Larger batches go through in parts, whose gradients are
+            added up: less memory, and the same numbers to rounding (dropout draws other ones).
 
     Ctrl-C waits for the end of a step and raises `Interrupted`, a `KeyboardInterrupt` whose `ensemble` is what there
     was then; a second one acts at once. With `checkpoint`, a checkpoint is written before, and also on SIGTERM, after
@@ -121,6 +133,9 @@ def fit(
         on_epoch=on_epoch,
         on_nonfinite=on_nonfinite,
         change=change,
+        start=start,
+        precision=precision,
+        max_batch=max_batch,
     )
     with kept_memory():
         return complete(ready, train(*ready, progress))
@@ -136,13 +151,15 @@ def complete(ready: Ready, run: Run) -> Ensemble:
             run = _finish(run, source, plan)
         except KeyboardInterrupt:
             raise Interrupted(f"stopped while the method completed what was trained; {HANDED}", run.result()) from None
-        if plan.folder is not None and run.ensemble.state is not trained:
+        if plan.folder is not None and (run.ensemble.state is not trained or not plan.epochs):
             run.save(plan.folder, plan.keep_checkpoints)
     return run.result()
 
 
 def _warn_of_ascent(run: Run) -> None:
     """Warn of members whose loss has grown a lot, though it is finite; not if an earlier state is kept."""
+    if not run.ensemble.history:
+        return
     pairs = zip(run.standing.first_losses, run.ensemble.history[-1]["loss"], strict=True)
     grown = [
         (m, one, last) for m, (one, last) in enumerate(pairs) if one is not None and last > one + 10 + 10 * abs(one)
@@ -161,11 +178,12 @@ def _finish(run: Run, source: BatchSource, plan: Plan) -> Run:
     ensemble, state = run.ensemble, run.best or run.ensemble.state
 
     def data() -> Iterator[Batch]:
-        return source.in_order(plan.batch_size)
+        sizes = [size for size in (plan.batch_size, ensemble.task.max_batch) if size is not None]
+        return source.in_order(min(sizes, default=None))
 
     context, start = Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0)), time.perf_counter()
     with thread_count(ensemble.executor):
         finished = ensemble.method.finish(state, data, context)
-    if finished is not state:
+    if finished is not state and ensemble.history:
         ensemble = with_figure(ensemble, "finish_seconds", time.perf_counter() - start)
     return Run(replace(ensemble, state=finished), replace(run.standing, finished=True))

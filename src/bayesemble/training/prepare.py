@@ -10,18 +10,23 @@ from typing import Any, NamedTuple
 import torch
 
 from bayesemble.core.errors import CheckpointError, SettingError
+from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Disk
 from bayesemble.core.settings import require, whole
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.precision import check_precision
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
+from bayesemble.methods.geometry.batch_norm import norm_buffers
 from bayesemble.methods.size import check_memory
-from bayesemble.task.starts import refuse_trained
+from bayesemble.task.starts.center import check_same_center, on_device
+from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import BatchSource, LoaderSource, as_source
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.epochs import kept_copy
+from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -64,18 +69,24 @@ def prepare(
     on_epoch: OnEpoch | None = None,
     on_nonfinite: str = "raise",
     change: Sequence[str] = (),
+    start: Ensemble | Sequence[Any] | None = None,
+    precision: str | None = None,
+    max_batch: int | None = None,
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
     The executor may also be one that was chosen before, for a run like this one.
     """
     wish = executor.executor if isinstance(executor, Choice) else executor
-    epochs = whole(epochs, f"epochs must be a whole number from 1, got {epochs!r}")
+    epochs = whole(epochs, f"epochs must be a whole number from 0, got {epochs!r}", least=0)
     if batch_size is not None:
         words = f"batch_size must be a whole number from 1, or None for all rows, got {batch_size!r}"
         batch_size = whole(batch_size, words)
     seed = whole(seed, f"seed must be a whole number, got {seed!r}", least=None)
+    if max_batch is not None:
+        max_batch = whole(max_batch, f"max_batch must be a whole number of rows from 1, or None, got {max_batch!r}")
     _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    require(epochs > 0 or validation is None, "validation is looked at after each epoch, of which epochs=0 has none")
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     _check_method(method)
@@ -84,23 +95,29 @@ def prepare(
     device = _usable(device)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
-    source = as_source(data, task.dtype, batch_size)
+    source = as_source(data, task.dtype, batch_size, targets=task.targets)
     bound = task.bind(source.num_data, source.example())
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
+    check_precision(precision, bound.dtype, device)
+    if max_batch is not None:
+        _check_max_batch(bound, offload)
     if device.type == "cpu" and offload is None:
         check_memory(bound, method)
     if device.type != "cpu":
         bound.module.to(device)
+        bound = replace(bound, prior=on_device(bound.prior, device))
     held_out = None
     if validation is not None:
-        held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(bound, training=False)
+        held_out = as_source(validation, task.dtype, batch_size, shuffle=False, targets=task.targets)
+        held_out = held_out.checked(bound, training=False)
         held_out.check_members(method.num_members)
 
     found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
     used = {} if checkpoint is None else {"training": source, "validation": held_out}
-    placed = replace(bound, allocator=MEMORY if offload is None else Disk(offload))
+    allocator = MEMORY if offload is None else Disk(offload)
+    placed = replace(bound, allocator=allocator, precision=precision, max_batch=max_batch)
     plan = Plan(
         epochs,
         batch_size,
@@ -122,7 +139,9 @@ def prepare(
     plain = source
     source, held_out = with_features(source, held_out, features, cache)
     if found is None:
-        run = _start(placed, method, source, executor, plan)
+        run = _start(
+            placed, method, source, executor, plan, start.state.members if isinstance(start, Ensemble) else start
+        )
     else:
         run = _resume(found, placed, method, plain, wish, plan, change)
     if record is not None:
@@ -217,6 +236,16 @@ def _check_offload(
         raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
 
 
+def _check_max_batch(task: BoundTask, offload: str | Path | None) -> None:
+    """Refuse parts of a batch where they would give other numbers, or gradients that lie on disk."""
+    if norm_buffers(task.module):
+        raise SettingError(
+            "max_batch splits batches, but batch norm goes by the rows of a batch, so that numbers would be others; "
+            "leave it out and lower batch_size"
+        )
+    require(offload is None, "max_batch adds up gradients in memory, offload keeps them on disk; leave one of them out")
+
+
 def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:
     if folder is None or not checkpoints.exists(folder):
         return None
@@ -227,10 +256,20 @@ def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> C
     return checkpoints.recover(folder, mapped)
 
 
-def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor | Choice, plan: Plan) -> Run:
-    batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
-    refuse_trained(task, batch)
-    state = settled(method.init(task, plan.seed).to(plan.device), task.allocator)
+def _start(
+    task: BoundTask,
+    method: Method,
+    source: BatchSource,
+    wish: str | Executor | Choice,
+    plan: Plan,
+    start: Members | Sequence[Any] | None,
+) -> Run:
+    rows = method.member_rows(source.num_data, plan.seed)
+    refuse_same_batches(rows, plan.steps)
+    batch = next(source.epoch(0, plan.batch_size, plan.seed, rows))
+    if start is None:
+        refuse_trained(task, batch)
+    state = settled(begin(task, method, plan.seed, start, plan.epochs).to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
         trial = executor.arrange(state.clone())
@@ -275,6 +314,7 @@ def _resume(
     check_same(standing.data, plan.data)
     found = with_backbone(found, task, "the checkpoint")
     saved = restore(found, task.model, task.output, "the checkpoint")
+    check_same_center(saved.task.prior, task.prior)
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
     held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": standing.batch_size}

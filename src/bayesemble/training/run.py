@@ -72,7 +72,9 @@ class Run:
         kept = replace(self.ensemble, state=self.best or self.ensemble.state)
         described = kept.describe() | {"progress": self.standing.to_json()}
         told = {name: torch.stack([info[name] for info in self.gathered]) for name in (self.gathered or [{}])[0]}
-        found = Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best, told)
+        found = Checkpoint(
+            described, self.ensemble.state, self.ensemble.history, self.best, told, self.ensemble.prior_centers
+        )
         checkpoints.write(folder, found, keep)
 
 

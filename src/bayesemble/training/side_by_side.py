@@ -30,7 +30,7 @@ from bayesemble.execute.rule import NUMBERS_TOGETHER, load_of
 from bayesemble.execute.vmap import SideBySide, Vmap
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
-from bayesemble.task.starts import Clones
+from bayesemble.task.starts.checks import Clones
 from bayesemble.task.task import Task
 from bayesemble.training.batches import ArraySource, as_source
 from bayesemble.training.ensemble import Ensemble
@@ -91,7 +91,7 @@ def prepare_like(
     first: Sequence[Ready], task: Task, method: Method, data: Any, executor: str | Executor = "auto", **settings: Any
 ) -> Ready:
     """A run that may begin; if there is a first one that is like it, its executor need not be chosen again."""
-    source = as_source(data, task.dtype, settings.get("batch_size"))
+    source = as_source(data, task.dtype, settings.get("batch_size"), targets=task.targets)
     if first and executor != "measure" and source.num_data == first[0].source.num_data:
         chosen = first[0].run.ensemble
         return prepare(task, method, source, executor=Choice(chosen.executor, chosen.execution), **settings)
@@ -121,6 +121,8 @@ def _kind(one: Ready) -> Hashable | None:
     if executor.steps == "compiled":  # which rounds in a way of its own
         return None
     if ensemble.num_members == 1:  # whose matrices torch multiplies by another routine than a stack of several
+        return None
+    if not plan.epochs:
         return None
     if not isinstance(source, ArraySource) or source.per_member or plan.drop or standing.epoch or standing.step:
         return None

@@ -21,7 +21,7 @@ Reference: Izmailov et al. (2019), "Subspace inference for Bayesian deep learnin
 
 import math
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,7 +38,8 @@ from bayesemble.methods.base import Context
 from bayesemble.methods.geometry import batch_norm, curves, subspaces
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.task.priors import NormalPrior
-from bayesemble.task.task import BoundTask, network_leaves
+from bayesemble.task.running import network_leaves
+from bayesemble.task.task import BoundTask
 
 _BASIS, _POINTS, _BUFFERS = "subspace_basis", "subspace_points", "subspace_buffers"  # slots
 
@@ -119,6 +120,10 @@ class Subspace(GradientMethod):
         """Steps after which no snapshot is taken are alike."""
         due = self.basis != "curve" and running_moments.is_due(context.clock, self.start, self.snapshots)
         return None if due else ""
+
+    def passed_through(self, state: State, networks: Sequence[Leaves]) -> State | None:
+        """Each network is a snapshot, unless a curve is wanted."""
+        return None if self.basis == "curve" else running_moments.collect_all(state, networks)
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Find directions, then coordinates, then batch-norm statistics."""

@@ -14,7 +14,7 @@ class Standing:
     """How far training has come, and what the best epoch so far was."""
 
     epoch: int = setting(MISSING, "epochs that are done", least=0)
-    epochs: int = setting(MISSING, "epochs that were asked for", least=1)
+    epochs: int = setting(MISSING, "epochs that were asked for", least=0)
     batch_size: int | None = setting(MISSING, "rows of each step; None takes all", least=1)
     best_loss: float = math.inf
     best_epoch: int = setting(0, "the epoch with that loss", least=0)
