@@ -3,8 +3,8 @@
 python benchmarks/active_learning.py             # 5 seeds, 20 to 120 labels in steps of 10, a few minutes
 python benchmarks/active_learning.py --seeds 1 --rounds 2 --members 3 --epochs 20
 
-Every way starts with the same labelled rows of a seed and the same networks. Scores are those of 500 test rows that no way
-ever sees.
+Every way starts with the same labelled rows of a seed and the same networks. Scores are those of 500 test rows that no
+way ever sees.
 """
 
 import argparse
@@ -69,12 +69,17 @@ def main() -> None:
     curves = {way: np.array([learning_curve(way, seed, *settings) for seed in range(options.seeds)]) for way in WAYS}
     shown = sorted({0, options.rounds // 4, options.rounds // 2, 3 * options.rounds // 4, options.rounds})
     labels = [FIRST_LABELS + options.step * number for number in shown]
-    print(f"| chosen by | {' | '.join(f'{count} labels' for count in labels)} | mean of all rounds | seeds above random |")
+    print(
+        f"| chosen by | {' | '.join(f'{count} labels' for count in labels)} | mean of all rounds | seeds above random |"
+    )
     print(f"|{' --- |' * (len(labels) + 3)}")
     for way, curve in curves.items():
         better = int((curve[:, 1:].mean(1) > curves["random"][:, 1:].mean(1)).sum())
         cells = [f"{curve[:, number].mean():.3f}" for number in shown] + [f"{curve[:, 1:].mean():.3f}"]
-        print(f"| `{way}` | {' | '.join(cells)} | {'' if way == 'random' else f'{better} of {options.seeds}'} |", flush=True)
+        print(
+            f"| `{way}` | {' | '.join(cells)} | {'' if way == 'random' else f'{better} of {options.seeds}'} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

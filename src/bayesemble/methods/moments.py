@@ -25,7 +25,12 @@ COVARIANCES = ("diag", "full")
 def prior_of(
     method: Method, state: State, networks: Callable[[], Members], covariance: str, least: float
 ) -> PosteriorPrior:
-    """A normal prior with the moments of the weights; no standard deviation is below `least`."""
+    """A normal prior with the moments of the weights: Bayes' rule again, with what is known by now.
+
+    It is exact where the posterior is normal, as of linear regression, and with "diag" its weights independent. A whole
+    covariance is for methods that look at all weights at once, such as `DeepEnsemble`, `HMC` and `Laplace`. The mean of
+    members that lie in different modes may be no good network: `ensemble.keep([0]).as_prior()` is that of one mode.
+    """
     require(covariance in COVARIANCES, f"covariance is one of {', '.join(COVARIANCES)}, got {covariance!r}")
     require(least >= 0, f"least is a standard deviation, 0 or more, got {least}")
     if covariance == "full":

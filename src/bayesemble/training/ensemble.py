@@ -169,17 +169,11 @@ class Ensemble:
         return summary.compute()
 
     def as_prior(self, covariance: str = "diag", least: float = 0.0) -> PosteriorPrior:
-        """What this ensemble has learned of the weights, as the prior of a task with further data: Bayes' rule again.
-
-        A normal around the mean of the weights, from the Gaussians of `Laplace`, `SWAG` or `MeanField`, and otherwise
-        from the networks that are averaged over. It is exact where the posterior is normal, as of linear regression.
-        The mean of members that lie in different modes may be no good network: `ensemble.keep([0]).as_prior()` is that
-        of one mode.
+        """What this ensemble has learned of the weights, as the prior of a task with further data: see `prior_of`.
 
         Args:
-            covariance: "diag" has a standard deviation for each weight. "full" has the covariance of all weights, which
-                `Laplace(structure="full", select="all")` knows; the next task may then be trained by methods that look
-                at all weights at once, such as `DeepEnsemble`, `Laplace` and `HMC`.
+            covariance: "diag" has a standard deviation for each weight, "full" the covariance of all weights, which
+                `Laplace(structure="full", select="all")` knows.
             least: A standard deviation that none is below, for weights without any spread in this ensemble.
         """
         own = self.weighed()
