@@ -47,11 +47,15 @@ class Categorical(Likelihood):
     Reference: Szegedy et al. (2016), "Rethinking the inception architecture", section 7, for the smoothing.
     """
 
-    class_weights: tuple[float, ...] | None = setting(None, "what a row of each class counts for, C numbers", least=0)
-    label_smoothing: float = setting(0.0, "share of each label that is spread evenly over all classes", within="[0, 1)")
+    class_weights: tuple[float, ...] | None = setting(
+        None, "what a row of each class counts for, C numbers", least=0, kw_only=True
+    )
+    label_smoothing: float = setting(
+        0.0, "share of each label that is spread evenly over all classes", within="[0, 1)", kw_only=True
+    )
 
     def __post_init__(self) -> None:
-        if self.class_weights is not None:
+        if isinstance(self.class_weights, list):
             object.__setattr__(self, "class_weights", tuple(self.class_weights))
         validate(self)
 
