@@ -19,7 +19,7 @@ demo: $(VENV)/.report
 test: $(VENV)/.test
 	@! $(PIP) show torchvision > /dev/null 2>&1 || { echo "torchvision is installed in $(VENV): there is no build of" \
 	"it for this torch, and packages that find it break. Say $(BIN)/pip uninstall torchvision, or make clean"; exit 1; }
-	$(QUIET_THREADS) $(BIN)/python -m pytest -n 2
+	$(QUIET_THREADS) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
     python benchmarks/never_harms.py --folder DATA                             # all of it: some hours on two cores
     python benchmarks/never_harms.py --folder DATA --problems digits,clinc     # some problems
+    python benchmarks/never_harms.py --folder DATA --problems digits,yacht --first-seed 3 --out fresh.jsonl
     python benchmarks/never_harms.py --write docs/repulsion.md                 # the table, from the runs that are there
 
 DATA holds `uci/`, `fashion-mnist/`, `mnist/`, `cifar10/`, `tiny-imagenet-32/` and `clinc150/`. A tenth of the training
@@ -11,7 +12,8 @@ seed of a UCI set has an official split. Foreign rows of digits are those of two
 "Strength 1" is repulsion that samples the posterior of a prior N(0, 1), "as published" is uncalibrated under the same.
 
 One line per run goes to the output file as it is done; a run that is there already is not repeated. Problems can be
-shared out among processes that write to the same file.
+shared out among processes that write to the same file. `FRESH` names problems, and `--first-seed` gives seeds and splits, by
+which nothing of the default was chosen; their runs need a file of their own.
 """
 
 import argparse
@@ -110,7 +112,7 @@ def pictures(name: str, foreign: str, rows: int) -> Callable[[Path, int], Split]
 
 def cifar(folder: Path, seed: int) -> Split:
     train, test = load_images(folder, "cifar10")
-    train = train.first(4000)
+    train = train.first(10_000)
     with np.load(folder / "tiny-imagenet-32" / "tiny_imagenet32_val3k.npz") as found:
         foreign = found["images"][~found["cifar10_overlap"][found["labels"]]].astype(np.float32) / 255
     mean, std = train.images.mean((0, 1, 2)), train.images.std((0, 1, 2))
@@ -171,7 +173,7 @@ PROBLEMS = {
     "digits": Problem(digits, dense(64, 64), 10, 60, 64),
     "fashion": Problem(pictures("fashion-mnist", "mnist", 20_000), dense(100, 100, 100), 10, 12, 128),
     "mnist": Problem(pictures("mnist", "fashion-mnist", 10_000), dense(200, 200), 5, 12, 128),
-    "cifar": Problem(cifar, lambda _, outputs: resnet(8, outputs), 3, 5, 64),
+    "cifar": Problem(cifar, lambda _, outputs: resnet(8, outputs), 5, 8, 64),
     "clinc": Problem(clinc, dense(256), 5, 10, 128),
     "gaussians": Problem(gaussians, dense(10, 10), 10, 1500, 200, 0.01),
     "concrete": Problem(uci("concrete"), dense(50), 5, 200, 100, 3e-3),
@@ -180,6 +182,13 @@ PROBLEMS = {
     "breast cancer": Problem(table(datasets.load_breast_cancer), dense(64, 64), 10, 40, 32),
     "wine": Problem(table(datasets.load_wine), dense(64, 64), 5, 100, 32),
 }
+FRESH = {
+    "boston": Problem(uci("boston"), dense(50), 5, 200, 100, 3e-3),
+    "kin8nm": Problem(uci("kin8nm"), dense(50), 5, 40, 100, 3e-3),
+    "wine quality": Problem(uci("wine"), dense(50), 10, 100, 100, 3e-3),
+    "yacht": Problem(uci("yacht"), dense(50), 10, 200, 100, 3e-3),
+}
+"""Sets that were first looked at when the default stood."""
 
 
 def fitted(problem: Problem, rows: Split, method: be.Method, prior: str, seed: int) -> tuple[be.Ensemble, float]:
@@ -207,25 +216,28 @@ def scores(ensemble: be.Ensemble, rows: Split) -> dict[str, float]:
     return found
 
 
-def wanted(done: list[dict[str, Any]], name: str, seeds: int, methods: list[str]) -> Iterator[tuple[str, str, int]]:
+def wanted(done: list[dict[str, Any]], name: str, seeds: range, methods: list[str]) -> Iterator[tuple[str, str, int]]:
     """Method, prior and seed of the runs that are left; later seeds of the deep ensemble need the first."""
     there = {(row["method"], row["prior"], row["seed"]) for row in done if row["problem"] == name}
-    runs = [(TUNED, prior, 0) for prior in PRIORS]
-    runs += [(method, METHODS[method][2], seed) for seed in range(seeds) for method in methods]
+    runs = [(TUNED, prior, seeds[0]) for prior in PRIORS]
+    runs += [(method, METHODS[method][2], seed) for seed in seeds for method in methods]
     yield from (run for run in runs if run not in there)
     best = tuned_prior(done, name)
-    yield from ((TUNED, best, seed) for seed in range(1, seeds) if (TUNED, best, seed) not in there)
+    yield from ((TUNED, best, seed) for seed in seeds[1:] if (TUNED, best, seed) not in there)
 
 
 def tuned_prior(done: list[dict[str, Any]], name: str) -> str:
-    first = [row for row in done if (row["problem"], row["method"], row["seed"]) == (name, TUNED, 0)]
+    """By the held-out rows of the first seed, on which all priors are tried."""
+    tried = [row for row in done if (row["problem"], row["method"]) == (name, TUNED)]
+    first = [row for row in tried if row["seed"] == min(row["seed"] for row in tried)]
     return min(first, key=lambda row: row["held_out_nll"])["prior"]
 
 
 def measure(arguments: argparse.Namespace, done: list[dict[str, Any]]) -> None:
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     for name in arguments.problems.split(","):
-        problem = PROBLEMS[name]
-        for label, prior, seed in wanted(done, name, arguments.seeds, arguments.methods.split(",")):
+        problem = (PROBLEMS | FRESH)[name]
+        for label, prior, seed in wanted(done, name, seeds, arguments.methods.split(",")):
             kind, settings, _ = METHODS.get(label, (be.DeepEnsemble, {}, ""))
             method = kind(num_members=problem.members, learning_rate=problem.rate, schedule="cosine", **settings)
             rows = problem.load(arguments.folder, seed)
@@ -249,7 +261,7 @@ def lines(done: list[dict[str, Any]]) -> list[str]:
     """The table: NLL, accuracy or RMSE, and AUROC by entropy of each method; and what the default came to."""
     found = ["| problem | tuned prior | " + " | ".join((TUNED, *METHODS)) + " |", "| --- " * (len(METHODS) + 3) + "|"]
     nll, auroc = {}, {}
-    for name in PROBLEMS:
+    for name in PROBLEMS | FRESH:
         if not any(row["problem"] == name for row in done):
             continue
         each = {label: means(done, name, label) for label in (TUNED, *METHODS)}
@@ -275,11 +287,11 @@ def lines(done: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def write(page: Path, rows: list[str]) -> None:
-    """Put the table between the marks of a page."""
-    marked = re.compile(r"(<!-- never_harms: begin -->\n).*?(<!-- never_harms: end -->)", re.DOTALL)
+def write(page: Path, name: str, rows: list[str]) -> None:
+    """Put the table between the marks of a page that name the file of runs."""
+    marked = re.compile(rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)", re.DOTALL)
     text, count = marked.subn(lambda marks: marks[1] + "\n" + "\n".join(rows) + "\n\n" + marks[2], page.read_text())
-    assert count == 1, f"{page} has no marks for the table"
+    assert count == 1, f"{page} has no marks for the table of {name}"
     page.write_text(text)
 
 
@@ -288,7 +300,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="data sets; without it nothing is trained")
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--methods", default=",".join(METHODS), help="beside the deep ensemble")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="how many")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("never_harms.jsonl"))
     parser.add_argument("--write", type=Path, help="a page to put the table into")
     arguments = parser.parse_args()
@@ -297,7 +310,7 @@ def main() -> None:
         measure(arguments, done)
     rows = lines(done)
     if arguments.write is not None:
-        write(arguments.write, rows)
+        write(arguments.write, arguments.out.stem, rows)
     shown = Table(*(cell.strip() for cell in rows[0].strip("|").split("|")))
     for row in rows[2:-2]:
         shown.add_row(*(cell.strip() for cell in row.strip("|").split("|")))

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from bayesemble.methods.repulsion.samplers import RowSampler as RowSampler
     from bayesemble.methods.repulsion.weight_space import WeightSpace as WeightSpace
     from bayesemble.predictive import Predictive as Predictive
+    from bayesemble.task.adapters.adapt import adapt as adapt
     from bayesemble.task.likelihoods import Bernoulli as Bernoulli
     from bayesemble.task.likelihoods import Categorical as Categorical
     from bayesemble.task.likelihoods import Gaussian as Gaussian
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from bayesemble.training.ensemble import evaluate as evaluate
     from bayesemble.training.ensemble import load as load
     from bayesemble.training.fit import fit as fit
+    from bayesemble.training.pretrained.widening import tfb as tfb
     from bayesemble.training.side_by_side import fit_side_by_side as fit_side_by_side
 
     # methods: begin (written by make registry)

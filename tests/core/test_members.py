@@ -99,7 +99,9 @@ def test_training_on_does_not_change_a_cloned_state():
         for leaf in leaves.values():
             leaf.fill_(-1)
     assert kept.members.params["bias"][:, 0].tolist() == [0, 1, 2]
-    assert kept.members.buffers["frozen"].tolist() == [1] * 4
+    assert kept.members.buffers["mean"][:, 0].tolist() == [0, 10, 20]
+    assert list(kept.members.buffers) == list(state.members.buffers)
+    assert kept.members.buffers["frozen"] is state.members.buffers["frozen"]  # which no step changes
     assert kept.slots["momentum"]["weight"].unique().tolist() == [1]
     assert kept.members.shared == frozenset({"frozen"})
 

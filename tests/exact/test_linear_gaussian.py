@@ -3,6 +3,8 @@
 y = X w + e, e ~ Normal(0, s^2), w ~ Normal(0, v):   covariance = (X'X / s^2 + I / v)^-1, mean = covariance X'y / s^2
 """
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,11 +65,16 @@ def test_weight_decay_gives_the_map_of_the_prior_it_stands_for():
     torch.testing.assert_close(solution(fitted)[0], posterior(*regression_data())[0], atol=1e-6, rtol=0)
 
 
+@cache
+def anchored(temperature: float) -> be.Ensemble:
+    method = be.DeepEnsemble(num_members=2000, optimizer="sgd", learning_rate=0.1 * temperature, anchored=True)
+    return optimise(method, linear_task(temperature=temperature), epochs=250)
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
 def test_anchored_members_are_exact_posterior_draws(temperature):
-    num = 4000
-    method = be.DeepEnsemble(num_members=num, optimizer="sgd", learning_rate=0.1 * temperature, anchored=True)
-    draws = solution(optimise(method, linear_task(temperature=temperature), epochs=250))
+    draws = solution(anchored(temperature))
+    num = len(draws)
     mean, covariance = posterior(*regression_data())
     covariance = covariance * temperature
     assert (draws.mean(0) - mean).abs().lt(4 * (covariance.diagonal() / num).sqrt()).all()
@@ -81,8 +88,7 @@ def test_anchored_members_are_exact_posterior_draws(temperature):
 
 
 def test_the_predictive_variance_of_an_anchored_ensemble_is_the_analytic_one():
-    method = be.DeepEnsemble(num_members=2000, optimizer="sgd", learning_rate=0.1, anchored=True)
-    fitted = optimise(method, linear_task(), epochs=250)
+    fitted = anchored(1.0)
     far = torch.tensor([[3.0, -3.0, 3.0]], dtype=torch.float64)
     row = torch.cat([far[0], torch.ones(1, dtype=torch.float64)])
     mean, covariance = posterior(*regression_data())

@@ -42,7 +42,7 @@ from faulting.fault import (
 )
 from helpers import small_mlp, table
 
-LONG, SHORT = 560, 28
+LONG, SHORT = 560, 14
 ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT, errno.EACCES]
 CALLS = {"Ensemble.save": 9, "report page": 3, "predict --out .csv": 3, "predict --out .csv.gz": 3}
 """How many steps of writing there are about; 30 elsewhere."""

@@ -23,7 +23,7 @@ from faulting.damage import damage
 from faulting.fault import HARMLESS, LOSS, REFUSED, RIGHT, SILENT, Attempt, Verdict, check, contents, heard, named
 from helpers import small_mlp, table
 
-LONG, SHORT = 4_600, 100
+LONG, SHORT = 4_600, 50
 
 Answers = dict[str, Any]
 Ask = Callable[[Path], Answers]

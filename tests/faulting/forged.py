@@ -15,7 +15,7 @@ from faulting.fault import HARMLESS, RIGHT, SILENT, Attempt, Verdict, check, hea
 from faulting.flips import Ask, Place
 from helpers import small_mlp
 
-LONG, SHORT = 800, 20
+LONG, SHORT = 800, 10
 
 prepare = flips.prepare
 

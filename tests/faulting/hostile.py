@@ -16,7 +16,7 @@ from faulting import forgeries, stage
 from faulting.fault import REFUSED, RIGHT, SILENT, Attempt, Verdict, check, check_kept, contents, heard, in_child
 from helpers import small_mlp, table
 
-LONG, SHORT = 251, 40
+LONG, SHORT = 251, 20
 
 Arrange = Callable[[Path, Path], Any]
 """Puts something into a folder; the second path is a folder of the user elsewhere."""

@@ -16,7 +16,7 @@ from bayesemble.training.run_folders import checkpoint
 from faulting.fault import HARMLESS, LOSS, REFUSED, RIGHT, SILENT, UNCLEAR, Attempt, Verdict, check, heard
 from helpers import quick_fit, small_mlp, table
 
-LONG, SHORT = 300, 18
+LONG, SHORT = 300, 9
 METHODS: dict[str, Callable[[], Any]] = {
     "deep_ensemble": lambda: be.DeepEnsemble(num_members=3),
     "repulsive": lambda: be.Repulsive(num_members=3),

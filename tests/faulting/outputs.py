@@ -32,7 +32,7 @@ from faulting.fault import (
 )
 from helpers import with_tests_on_path
 
-LONG, SHORT = 81, 24
+LONG, SHORT = 81, 12
 
 
 @dataclass(frozen=True)

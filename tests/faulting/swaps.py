@@ -23,7 +23,7 @@ from faulting.fault import RIGHT, SILENT, Attempt, Verdict, check, heard
 from faulting.kills import die_within
 from helpers import small_mlp, table
 
-LONG, SHORT = 400, 40
+LONG, SHORT = 400, 20
 
 Row = tuple[int | None, list[str]]
 """The number that a row had when it was trained on, None of a new one, and its cells."""

@@ -219,8 +219,20 @@ class State:
         return found
 
     def clone(self) -> State:
-        """Copy, so that training can go on without changing what was kept."""
-        return self.map(lambda _, leaf: leaf.clone())
+        """Copy, so that training can go on without changing what was kept; frozen leaves that all share stay one."""
+        own = {name: leaf for name, leaf in self.members.buffers.items() if name not in self.frozen}
+        copied = State(replace(self.members, buffers=own), self.slots).map(lambda _, leaf: leaf.clone())
+        return copied.with_frozen(self.members.buffers)
+
+    def with_frozen(self, buffers: Leaves) -> State:
+        """The state with the buffers that it lacks, in the order of those given."""
+        whole = {name: self.members.buffers.get(name, leaf) for name, leaf in buffers.items()}
+        return replace(self, members=replace(self.members, buffers=whole))
+
+    @property
+    def frozen(self) -> frozenset[str]:
+        """Names of the leaves that no step changes: buffers that all members share."""
+        return self.members.shared & self.members.buffers.keys()
 
     def to(self, device: torch.device) -> State:
         """Move to a device."""

@@ -215,6 +215,11 @@ class Method(ABC):
         return self.num_members
 
     @property
+    def changes_inputs(self) -> bool:
+        """Whether steps change the inputs, so that nothing can be worked out of them before."""
+        return False
+
+    @property
     def training_slots(self) -> tuple[str, ...]:
         """Slots that only training needs, such as the moments of an optimiser."""
         return ()

@@ -83,6 +83,11 @@ class GradientMethod(Method):
         return self.num_members * (2 if self.adversarial else 1)
 
     @property
+    def changes_inputs(self) -> bool:
+        """Adversarial training moves them, for each member in its own way."""
+        return self.adversarial > 0
+
+    @property
     def num_moments(self) -> int:
         """Those of the optimiser."""
         return self.make_optimizer().num_moments

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.types import Leaves
+from bayesemble.task.adapters.starts import fresh_leaves, is_adapted, reset_of, resets_adapters_alone
+from bayesemble.task.adapters.still import frozen_parts, is_still
 
 NetworkSource = nn.Module | Callable[[], nn.Module]
 """A factory of networks, or a network."""
@@ -65,20 +67,26 @@ def checked_source(model: Any) -> NetworkSource | tuple[NetworkSource, ...]:
     return sources[0] if len(sources) == 1 else sources
 
 
-def new_module(source: ModelSource, start: str | None = None, member: int = 0) -> nn.Module:
+def new_module(source: ModelSource, start: str | None = None, member: int = 0, share_frozen: bool = False) -> nn.Module:
     """Make a network that a member begins with; random numbers come from where torch takes them.
 
-    Of several architectures, `member` says whose network it is to be: see `Alternatives`.
+    Of several architectures, `member` says whose network it is to be: see `Alternatives`. Frozen parameters of a
+    network that is given may be shared with it instead of being copied, and those of an adapted one always are.
     """
     checked = checked_source(source)
-    return Alternatives(checked, start, member) if isinstance(checked, tuple) else _new_network(checked, start)
+    if isinstance(checked, tuple):
+        return Alternatives(checked, start, member)
+    return _new_network(checked, start, share_frozen)
 
 
-def _new_network(source: NetworkSource, start: str | None) -> nn.Module:
+def _new_network(source: NetworkSource, start: str | None, share_frozen: bool = False) -> nn.Module:
     if isinstance(source, nn.Module):
         _refuse_scripted(source)
         _refuse_lazy(source)
-        return _copied(source) if start == "given" else reinitialised(source)
+        share = share_frozen or is_adapted(source)
+        if start == "given":
+            return _copied(source, [one for one in source.parameters() if share and not one.requires_grad])
+        return reinitialised(source, share)
     module = source()
     if not isinstance(module, nn.Module):
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
@@ -110,9 +118,9 @@ def check_trainable(module: nn.Module) -> None:
 
 
 def dropout_layers(module: nn.Module) -> list[nn.Module]:
-    """The layers of a network that drop something."""
+    """The layers of a network that drop something; those of parts that stand still do not."""
     layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.dropout._DropoutNd)]
-    return [layer for layer in layers if layer.p > 0]
+    return [layer for layer in layers if layer.p > 0 and not is_still(layer)]
 
 
 @contextmanager
@@ -161,38 +169,55 @@ def called(module: nn.Module, index: int) -> str:
     )
 
 
-def reinitialised(original: nn.Module) -> nn.Module:
+def reinitialised(original: nn.Module, share_frozen: bool = False) -> nn.Module:
     """Copy a network and reset every layer, children before parents; name what nothing resets.
 
     Trainable parameters are set to NaN first, so whatever no `reset_parameters` reaches shows. Frozen parameters
     keep their values, and a layer in which everything is frozen keeps its statistics too. A leaf of zeros was meant to
-    begin with zeros, as the second factor of a low-rank adapter is, and stays so.
+    begin with zeros, as the second factor of a low-rank adapter is, and stays so. Of an adapted network, all but its
+    adapters and fresh heads stays as it is.
+
+    Frozen parameters that nothing resets may be those of the original itself instead of copies.
     """
-    module = _copied(original)
-    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    frozen = [(p, p.detach().clone()) for p in module.parameters() if not p.requires_grad]
+    fresh, adapted = fresh_leaves(original), is_adapted(original)
+    safe = _out_of_reach(original, fresh)
+    module = _copied(original, [one for name, one in original.named_parameters() if share_frozen and name in safe])
+    frozen = {id(layer) for name in frozen_parts(module) for layer in module.get_submodule(name).modules()}
+    drawn = {name: parameter for name, parameter in module.named_parameters() if name in fresh}
+    wanted = {id(parameter) for parameter in drawn.values()}
+    kept = [(p, p.detach().clone()) for name, p in module.named_parameters() if name not in safe | fresh]
     with torch.no_grad():
-        for parameter in trained.values():
+        for parameter in drawn.values():
             parameter.fill_(torch.nan)
         for layer in reversed(list(module.modules())):
-            # nn.MultiheadAttention and nn.Transformer spell it with an underscore.
-            reset = getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)
-            own = list(layer.parameters())
-            if callable(reset) and (not own or any(p.requires_grad for p in own)):
+            reset, own = reset_of(layer, module), list(layer.parameters())
+            without_parameters = not (own or adapted or id(layer) in frozen)
+            if reset is not None and (without_parameters or any(id(p) in wanted for p in own)):
                 reset()
-        for parameter, value in frozen:
+        for parameter, value in kept:
             parameter.copy_(value)
-    untouched = [name for name, parameter in trained.items() if parameter.isnan().any()]
-    if untouched:
+    missed = [name for name, parameter in drawn.items() if parameter.isnan().any()]
+    if missed:
         raise ModelError(
-            f"nothing re-initialises the parameter {untouched[0]!r} of {type(original).__name__}, so all members "
+            f"nothing re-initialises the parameter {missed[0]!r} of {type(original).__name__}, so all members "
             "would share it; pass a factory such as `lambda: MyNet()`, or give its module a reset_parameters method"
         )
     with torch.no_grad():
-        for (_, before), parameter in zip(original.named_parameters(), module.parameters(), strict=True):
-            if parameter.requires_grad and not before.any():
+        for (name, before), parameter in zip(original.named_parameters(), module.parameters(), strict=True):
+            if name in fresh and not before.any():
                 parameter.zero_()
     return module
+
+
+def _out_of_reach(original: nn.Module, fresh: set[str]) -> set[str]:
+    """Names of frozen parameters that no layer which is reset can change."""
+    drawn = {id(parameter) for name, parameter in original.named_parameters() if name in fresh}
+    reached: set[int] = set()
+    for layer in original.modules():
+        own = [id(parameter) for parameter in layer.parameters()]
+        if not resets_adapters_alone(layer) and reset_of(layer, original) is not None and drawn & set(own):
+            reached.update(own)
+    return {name for name, one in original.named_parameters() if not one.requires_grad and id(one) not in reached}
 
 
 def _refuse_scripted(module: nn.Module) -> None:
@@ -200,9 +225,10 @@ def _refuse_scripted(module: nn.Module) -> None:
         raise ModelError("the network is scripted or traced, and runs only with its own weights; pass the eager module")
 
 
-def _copied(original: nn.Module) -> nn.Module:
+def _copied(original: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
+    """A copy that has some tensors in common with the original."""
     try:
-        return copy.deepcopy(original)
+        return copy.deepcopy(original, {id(tensor): tensor for tensor in shared})
     except (RuntimeError, TypeError) as error:
         raise ModelError(
             f"{type(original).__name__} cannot be copied ({error}); pass a factory such as `lambda: MyNet()`"

@@ -19,6 +19,9 @@ from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Inputs, Leaves
 from bayesemble.predictive import Predictive
+from bayesemble.task.adapters.frozen_calls import Prepared, answered
+from bayesemble.task.adapters.leaves import in_common, leaves_of, stands_still
+from bayesemble.task.adapters.still import hold_still, set_mode
 from bayesemble.task.first_look import Seen, look, together
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
@@ -71,6 +74,9 @@ class Task:
     jitter: float = 0.0
     """Standard deviation of the noise on the weights that members begin with, as a share of the root mean square of
     each leaf. It tells members apart that would begin equal; a leaf of zeros stays zero."""
+    train_frozen: bool = False
+    """Whether batch norm and dropout act in training in parts of the network that are wholly frozen too, as in plain
+    torch. Otherwise such parts stand still: they run as in prediction."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", checked_source(self.model))
@@ -99,6 +105,8 @@ class Task:
             if any(name.startswith(kept) for name in module.state_dict()):
                 raise ModelError(f"the network has a part called {kept[:-1]!r}, a name kept for it; rename it")
         check_trainable(module)
+        if not self.train_frozen:
+            hold_still(module)
         return PerThread(module)
 
     @cached_property
@@ -183,6 +191,7 @@ class Task:
             num_data=num_data,
             start=self.start,
             jitter=self.jitter,
+            train_frozen=self.train_frozen,
             num_rows=num_rows,
             output_shape=seen.output_shape,
             stochastic=seen.stochastic,
@@ -197,18 +206,14 @@ class Task:
         `index` is the number of the member, which its architecture depends on if there are several.
         """
         with seeds.scoped(seed):
-            module = new_module(self.model, self.start, index)
-        named = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-        trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-        params = {name: leaf for name, leaf in named.items() if name in trained}
+            module = new_module(self.model, self.start, index, share_frozen=True)
+        params, buffers = leaves_of(module, self.module)
         if self.jitter:
             shake(params, self.jitter, seeds.generator(seed, "jitter"))
-        buffers = {name: leaf for name, leaf in named.items() if name not in trained}
-        buffers |= {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
         return params, buffers
 
     def new_members(self, num_members: int, seed: int) -> Members:
-        """Initialise networks independently, each from its own seed; frozen parameters that are equal are shared.
+        """Initialise networks independently, each from its own seed; frozen leaves that are equal are shared.
 
         Of several architectures each must get a member; a single member is fine too, and has the first.
         """
@@ -221,12 +226,9 @@ class Task:
 
         # In memory all networks are there at once; those that go to disk are drawn anew instead of being kept.
         drawn = draw if self.allocator.on_disk else cache(draw)
-        first = drawn(0)[1]
-        share = {name for name, _ in self.module.named_parameters() if name in first}
-        for index in range(1, num_members if share else 0):
-            buffers = drawn(index)[1]
-            share = {name for name in share if torch.equal(buffers[name], first[name])}
-        return Members.gather(drawn, num_members, frozenset(share), self.allocator)
+        first, still = drawn(0)[1], stands_still(self.module)
+        others = (drawn(index)[1] for index in range(1, num_members if still else 0))
+        return Members.gather(drawn, num_members, in_common(still, first, others), self.allocator)
 
     def forward(
         self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False, dropout: bool = False
@@ -237,13 +239,16 @@ class Task:
         """
         module = self.module
         if module.training != training:
-            module.train(training)
+            set_mode(module, training)
         with dropout_on(module) if dropout else nullcontext():
             result = self._run(params, buffers, inputs, training)
         return pick_output(result, self.output)
 
     def _run(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool) -> Any:
         module = self.module
+        if isinstance(inputs, Prepared):
+            with answered(module, inputs):
+                return self._run(params, buffers, inputs.inputs, training)
         leaves = network_leaves(params) | network_leaves(buffers)
         if isinstance(inputs, dict):
             result = functional_call(module, leaves, (), inputs)
@@ -259,11 +264,8 @@ class Task:
 
     def _look(self, index: int, inputs: Inputs) -> Seen:
         """Run one architecture on a few rows."""
-        if index:
-            params, buffers = self.new_member(seed=0, index=index)
-        else:  # the network that is there is one like it
-            params = {name: leaf.detach().clone() for name, leaf in self.module.named_parameters()}
-            buffers = {name: leaf.detach().clone() for name, leaf in self.module.named_buffers()}
+        # For the first, the network that is there is one like it.
+        params, buffers = self.new_member(0, index) if index else leaves_of(self.module, self.module)
         return look(
             called(self.module, index), inputs, lambda rows, training: self.forward(params, buffers, rows, training)
         )

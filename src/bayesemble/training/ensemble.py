@@ -42,8 +42,10 @@ from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.predictor import LastPredictor, Predictor
+from bayesemble.training.pretrained.saving import write_pretrained
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders import recording
+from bayesemble.training.run_folders.backbone import describe_backbone, with_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
 from bayesemble.training.run_folders.probe import Probe, describe_network
 from bayesemble.training.run_folders.recording import Recording
@@ -132,9 +134,11 @@ class Ensemble:
         self._last_predictor.forget_if_large()
         return whole
 
-    def predictions(self, data: Any, *, batch_size: int | None = None) -> Iterator[tuple[Predictive, Tensor]]:
+    def predictions(
+        self, data: Any, *, batch_size: int | None = None, seed: int = 0
+    ) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
-        predict = self.predictor()
+        predict = self.predictor(seed=seed)
         batch_size = predict.rows_at_a_time if batch_size is None else batch_size
         source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
         for number, batch in enumerate(source.in_order(batch_size)):
@@ -194,16 +198,34 @@ class Ensemble:
         kept = State(state.members.take(positions), slots if own else {})
         return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | Path, *, backbone: bool = False) -> None:
         """Write the ensemble into a folder; `load` brings it back.
+
+        Of an adapted network (`be.adapt`, peft) only what was trained is written, unless the backbone is asked for too:
+        `load` then needs the network with the same frozen weights, which it checks by their sha256.
 
         What `save` wrote there before is replaced; a folder in which `fit` keeps a run is refused.
         """
+        described = self.describe() | ({"backbone": None} if backbone else {})
         with locked(folder):
             checkpoints.check_replaceable(folder)
-            checkpoints.write(folder, Checkpoint(self.describe(), self.state, self.history), keep=1)
+            checkpoints.write(folder, Checkpoint(described, self.state, self.history), keep=1)
             if self.recording is not None:
                 self.recording.copy_to(Path(folder))
+
+    def save_pretrained(
+        self, folder: str | Path, data: Any = None, ood: Any = None, *, num: int | None = None, limits: str = ""
+    ) -> None:
+        """Write low-rank adapters as the package peft reads them, a folder for each member, and a page about them.
+
+        Args:
+            folder: Where `member-000`, ..., `ensemble.json` and `README.md` are written.
+            data: `(x, y)` or other data that the scores on the page are measured on; without it the page has none.
+            ood: Inputs of foreign data, to measure how well doubt tells them apart.
+            num: How many networks a method that draws them gives; None is as many as suit the method.
+            limits: A sentence on what the ensemble is not for.
+        """
+        write_pretrained(self, Path(folder), data, ood, num, limits)
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds, versions and what the network computes, as JSON."""
@@ -227,6 +249,7 @@ class Ensemble:
             "execution": self.execution,
             "seed": self.seed,
             "network": describe_network(task, self.state.members),
+            "backbone": describe_backbone(task, self.state),
         }
 
     def __repr__(self) -> str:
@@ -298,6 +321,7 @@ def restore(
         seed, execution = int(run["seed"]), str(run["execution"])
         Standing.from_json(run.get("progress"))
         versions = {"bayesemble": (run["library"], __version__), "torch": (run["torch"], torch.__version__)}
+        found = with_backbone(found, task, folder)
     _check_weights(found.state.members, folder)
     _check_leaves(task, found.state.members, folder)
     if other := [f"{name} {there}, here is {here}" for name, (there, here) in versions.items() if there != here]:

@@ -147,8 +147,10 @@ def first_losses(info: Info) -> list[float | None]:
 
 
 def kept_copy(state: State, allocator: Allocator, name: str) -> State:
-    """A copy that training does not change."""
-    return state.with_groups(allocator.copy(state.groups(), name))
+    """A copy that training does not change; frozen leaves that all members share need none."""
+    groups = state.groups()
+    groups["buffers"] = {n: leaf for n, leaf in groups["buffers"].items() if n not in state.frozen}
+    return state.with_groups(allocator.copy(groups, name)).with_frozen(state.members.buffers)
 
 
 def _validated(run: Run, held_out: BatchSource | None, plan: Plan) -> Run:

@@ -46,6 +46,7 @@ def fit(
     keep_checkpoints: int = checkpoints.KEEP,
     resume: bool = False,
     offload: str | Path | None = None,
+    cache: bool | str | Path = False,
     record: str | None = None,
     progress: bool = True,
     on_epoch: OnEpoch | None = None,
@@ -77,6 +78,10 @@ def fit(
             memory-mapped files, and the executor, `Loop()` or `Vmap(chunk=...)`, brings in a few members at a time.
             The numbers are those without it. The ensemble that is returned lies there too: keep the folder as long as
             it is used, or `save` it. It is no checkpoint, and the next run with the same folder replaces it.
+        cache: Keep what the frozen part of the network gives for each row of the data and of the validation data, so
+            that it runs once for all epochs: in memory (True), or in files of a folder, which must stay while `fit`
+            runs. Only for rows in memory that are the same in each epoch; see `be.adapt`. Without it, a frozen part
+            that is the same for all members runs once a batch for all of them.
         record: "epoch" keeps the members at the start and after every epoch, in files of the checkpoint folder (else of
             a temporary one): `ensemble.recording`.
         progress: Show a progress bar, if there is a terminal. At INFO, the logger "bayesemble" has a line per epoch.
@@ -111,6 +116,7 @@ def fit(
         keep_checkpoints=keep_checkpoints,
         resume=resume,
         offload=offload,
+        cache=cache,
         record=record,
         on_epoch=on_epoch,
         on_nonfinite=on_nonfinite,

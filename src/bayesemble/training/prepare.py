@@ -22,8 +22,10 @@ from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import BatchSource, LoaderSource, as_source
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.epochs import kept_copy
+from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.backbone import with_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint
 from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.recording import FOLDER, Recording
@@ -57,6 +59,7 @@ def prepare(
     keep_checkpoints: int = checkpoints.KEEP,
     resume: bool = False,
     offload: str | Path | None = None,
+    cache: Cache = False,
     record: str | None = None,
     on_epoch: OnEpoch | None = None,
     on_nonfinite: str = "raise",
@@ -113,10 +116,15 @@ def prepare(
         on_epoch=on_epoch,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
+    features = None if method.changes_inputs else FrozenFeatures.of(placed, device)
+    if cache is not False and method.changes_inputs:
+        raise SettingError("cache keeps what the frozen part gives for the inputs, which adversarial training changes")
+    plain = source
+    source, held_out = with_features(source, held_out, features, cache)
     if found is None:
         run = _start(placed, method, source, executor, plan)
     else:
-        run = _resume(found, placed, method, source, wish, plan, change)
+        run = _resume(found, placed, method, plain, wish, plan, change)
     if record is not None:
         run = _with_recording(run, checkpoint)
     return Ready(run, source, held_out, plan)
@@ -265,6 +273,7 @@ def _resume(
     if isinstance(source, LoaderSource):
         source.check_resumable()
     check_same(standing.data, plan.data)
+    found = with_backbone(found, task, "the checkpoint")
     saved = restore(found, task.model, task.output, "the checkpoint")
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}

@@ -43,7 +43,18 @@ from bayesemble.training.steps import Steps
 from bayesemble.training.stopping import StopRequest, stop_requests
 
 _NO_SEED: Any = object()  # nothing can be drawn from it: each fit has a seed of its own
-_OF_ONE_FIT = ("checkpoint", "resume", "change", "offload", "record", "on_epoch", "validation", "patience", "keep_best")
+_OF_ONE_FIT = (
+    "checkpoint",
+    "resume",
+    "change",
+    "offload",
+    "cache",
+    "record",
+    "on_epoch",
+    "validation",
+    "patience",
+    "keep_best",
+)
 
 
 def fit_side_by_side(

@@ -17,10 +17,9 @@ def page_of(ensemble, data, train, title="A landscape"):
     return findings, landscape_page(subject, findings, title)
 
 
-@pytest.mark.parametrize("model", [small_mlp, norm_mlp])
-def test_a_recorded_ensemble_shows_everything(model):
+def test_a_recorded_ensemble_shows_everything():
     train, data = table(), table(40, seed=1)
-    ensemble = quick_fit(be.Task(model, be.Categorical()), train, epochs=4, record="epoch")
+    ensemble = quick_fit(be.Task(norm_mlp, be.Categorical()), train, epochs=4, record="epoch")
     made, text = page_of(ensemble, data, train, "A landscape & more")
     assert text.count("<figure") == len(made.drawings) == 13
     assert "A landscape &amp; more" in text

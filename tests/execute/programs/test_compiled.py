@@ -1,5 +1,7 @@
 """Compiled programs are told apart by what they are; `training/test_steps.py` compiles some."""
 
+import logging
+
 import pytest
 import torch
 from torch import Tensor
@@ -94,3 +96,12 @@ def test_without_a_compiler_the_reason_is_told_and_nothing_is_left(tmp_path, mon
     with pytest.raises(ExecutionError, match="no C\\+\\+ compiler"):
         compiled(tidy(recorded(lambda x, y: x + y, X.clone(), Y.clone())))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_the_compiler_says_of_its_own_ways_is_not_for_users(caplog):
+    speaker = logging.getLogger("torch._inductor.ir")
+    with caplog.at_level(logging.WARNING, "torch._inductor"):
+        with module._silent("torch._inductor"):
+            speaker.warning("a fallback was taken")
+        speaker.warning("now it may speak again")
+    assert [one.message for one in caplog.records] == ["now it may speak again"]

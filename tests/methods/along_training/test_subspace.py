@@ -53,7 +53,7 @@ def test_slice_sampling_gives_the_posterior_in_the_subspace(basis, temperature, 
     """Moments of both coordinates within 4 Monte Carlo standard errors."""
     problem = Linear(num_data)
     method = small(
-        basis=basis, temperature=temperature, draws=800, warmup=20, num_members=2, std=30.0, learning_rate=0.05
+        basis=basis, temperature=temperature, draws=400, warmup=20, num_members=2, std=30.0, learning_rate=0.05
     )
     ensemble = problem.fitted(method)
     for member in range(2):
@@ -70,12 +70,12 @@ def test_in_the_whole_space_the_posterior_under_the_tasks_prior_is_the_exact_one
     problem = Linear()
     prior = be.NormalPrior(std=std)
     problem.task = be.Task(problem.task.model, be.Gaussian(0.5), prior, temperature=temperature)
-    method = small(prior="task", dim=4, rank=10, draws=800, warmup=30, num_members=2, learning_rate=0.05)
+    method = small(prior="task", dim=4, rank=10, draws=400, warmup=30, num_members=2, learning_rate=0.05)
     ensemble = problem.fitted(method)
     precision = problem.x.T @ problem.x / 0.25 + torch.eye(4, dtype=torch.float64) / std["weight"] ** 2
     covariance = torch.linalg.inv(precision) * temperature
     mean = torch.linalg.solve(precision, problem.x.T @ problem.y / 0.25)
-    drawn = ensemble.draw(800).params["weight"].reshape(400, 2, 4).transpose(0, 1)  # (chain, draw, weight)
+    drawn = ensemble.draw(400).params["weight"].reshape(200, 2, 4).transpose(0, 1)  # (chain, draw, weight)
     for values, wanted in ((drawn, mean), ((drawn - mean) ** 2, covariance.diagonal())):
         error = values.reshape(-1, 4).std(0) / effective_sample_size(values).sqrt()
         assert ((values.mean((0, 1)) - wanted).abs() < 4 * error).all()

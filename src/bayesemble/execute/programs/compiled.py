@@ -11,8 +11,8 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +98,25 @@ def _compile(record: Record, path: Path) -> None:
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(warnings.catch_warnings(action="ignore"))  # what torch says of its own ways
+        stack.enter_context(_silent("torch._inductor"))
         stack.enter_context(config.patch({"compile_threads": 1, "aot_inductor.compile_wrapper_opt_level": "O1"}))
         temporary = stack.enter_context(replacing(path, ExecutionError))
         program = torch.export.export(_Straight(record), inputs, strict=False)
         # The name has to end so; it is put in its place when all of it is there.
         made = torch._inductor.aoti_compile_and_package(program, package_path=f"{temporary}.pt2")
         Path(made).replace(temporary)
+
+
+@contextmanager
+def _silent(name: str) -> Iterator[None]:
+    """Nothing but errors is logged under this name."""
+    speaker = logging.getLogger(name)
+    before = speaker.level
+    speaker.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        speaker.setLevel(before)
 
 
 class _Straight(nn.Module):

@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bayesemble.core.members import Members
 from bayesemble.core.types import Inputs, Leaves, MemberFunction, TrainingData, map_tensors, tensors_of
 from bayesemble.execute.executor import Executor
+from bayesemble.task.adapters.still import is_still
 from bayesemble.task.task import BoundTask
 
 _RESET = {"running_mean": 0.0, "running_var": 1.0, "num_batches_tracked": 0}
@@ -59,8 +60,9 @@ def refreshed(task: BoundTask, members: Members, data: TrainingData, executor: E
 
 
 def _tracking_layers(module: nn.Module) -> dict[str, _NormBase]:
+    """Batch-norm layers with running statistics, outside of parts that stand still."""
     layers = {path: layer for path, layer in module.named_modules() if isinstance(layer, _NormBase)}
-    return {path: layer for path, layer in layers.items() if layer.track_running_stats}
+    return {path: layer for path, layer in layers.items() if layer.track_running_stats and not is_still(layer)}
 
 
 def log_likelihood_of(task: BoundTask) -> MemberFunction:

@@ -31,6 +31,7 @@ from bayesemble.methods.gradient import observe, prior_factor
 from bayesemble.methods.repulsion import density_scores, interacting
 from bayesemble.methods.repulsion.interacting import InteractingMethod, Space
 from bayesemble.methods.repulsion.samplers import Sampler
+from bayesemble.task.adapters.frozen_calls import Prepared
 from bayesemble.task.likelihoods import Categorical
 from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
 
@@ -65,7 +66,8 @@ class FunctionSpace(Space):
         count = self.prior_draws
         drawn = [_prior_draw(task, seed, number - count) for number in range(count)]
         pool = {name: torch.stack([one[name] for one in drawn]) for name in task.shapes}
-        buffers = task.new_members(count, seed).buffers
+        fresh = task.new_members(count, seed)
+        buffers = {name: leaf for name, leaf in fresh.buffers.items() if name not in state.members.shared}
         return replace(state, slots=state.slots | {_POOL: pool, _POOL_BUFFERS: buffers})
 
     def step(
@@ -153,11 +155,12 @@ class FunctionSpace(Space):
             raise SettingError(
                 "the sampler of points was not saved with the ensemble; make the method anew to train on"
             )
-        if not all(leaf.is_floating_point() for leaf in tensors_of(batch.inputs)):
+        rows = batch.inputs.inputs if isinstance(batch.inputs, Prepared) else batch.inputs
+        if not all(leaf.is_floating_point() for leaf in tensors_of(rows)):
             raise SettingError("points='noise' adds noise to the inputs, which must be real numbers, not indices")
         return map_tensors(
             lambda leaf: leaf + self.noise * torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf),
-            batch.inputs,
+            rows,
         )
 
     def _features_of(self, context: Context, members: Members, points: Inputs | None, batch: Batch) -> Tensor:
@@ -178,7 +181,8 @@ class FunctionSpace(Space):
         for name, leaf in _prior_draw(context.task, clock.seed, clock.step).items():
             pool[name][number].copy_(leaf)
         weights = torch.full((self.prior_draws,), 1 / self.prior_draws, device=state.members.weights.device)
-        drawn = Members(pool, state.slots.get(_POOL_BUFFERS, {}), weights, state.members.shared)
+        shared = {name: leaf for name, leaf in state.members.buffers.items() if name in state.members.shared}
+        drawn = Members(pool, shared | state.slots.get(_POOL_BUFFERS, {}), weights, state.members.shared)
         few = map_tensors(lambda leaf: leaf[: self.prior_points], batch.inputs if points is None else points)
         return self._features_of(context, drawn, few, batch)
 

@@ -2,7 +2,8 @@
 
     RUN/checkpoint-000012/manifest.json        sizes and sha256 of the three files below
                          /run.json             task, method, settings, seeds, versions, progress
-                         /state.safetensors    every tensor of the state, and what the steps of an epoch under way told
+                         /state.safetensors    every tensor of the state but a named backbone, and what the steps of an
+                                               epoch under way told
                          /history.jsonl        one row per epoch
 
 A checkpoint is written into a temporary folder, flushed to disk, and appears under its name by one rename; older
@@ -203,9 +204,10 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     (folder / RUN).write_text(json_text(run) + "\n", encoding="utf-8")
     rows = "".join(json_text(row, indent=None) + "\n" for row in checkpoint.history)
     (folder / HISTORY).write_text(rows, encoding="utf-8")
-    best = {} if checkpoint.best is None else _flatten(checkpoint.best, "best")
+    elsewhere = frozenset((run.get("backbone") or {}).get("leaves", ()))
+    best = {} if checkpoint.best is None else _flatten(checkpoint.best, "best", elsewhere)
     told = {_TOLD + name: values.detach().cpu().contiguous() for name, values in checkpoint.told.items()}
-    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state") | best | told)
+    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state", elsewhere) | best | told)
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
     (folder / MANIFEST).write_text(sealed_json({"format": 1, "files": files}), encoding="utf-8")
 
@@ -258,8 +260,10 @@ def _check(path: Path, digest: str, expected: _Expected) -> None:
         raise CheckpointError(f"{path} is damaged: its contents are not those that were written")
 
 
-def _flatten(state: State, prefix: str) -> dict[str, Tensor]:
-    groups = {"params": state.members.params, "buffers": state.members.buffers}
+def _flatten(state: State, prefix: str, elsewhere: frozenset[str]) -> dict[str, Tensor]:
+    """All tensors but the buffers that are kept elsewhere: see `backbone.py`."""
+    buffers = {name: leaf for name, leaf in state.members.buffers.items() if name not in elsewhere}
+    groups = {"params": state.members.params, "buffers": buffers}
     groups |= {f"slots/{slot}": leaves for slot, leaves in state.slots.items()}
     flat = {f"{prefix}/{group}/{name}": leaf for group, leaves in groups.items() for name, leaf in leaves.items()}
     flat[f"{prefix}/weights"] = state.members.weights
