@@ -4,8 +4,8 @@ python benchmarks/active_learning.py             # 5 seeds, 20 to 120 labels in 
 python benchmarks/active_learning.py --seeds 1 --rounds 2 --members 3 --epochs 20
 
 Every way starts with the same labelled rows of a seed and the same networks. Scores are those of 500 test rows that no
-way ever sees. The gain is the difference of accuracies to random rows, mean over rounds: its mean and standard error over
-seeds.
+way ever sees. The gain is the difference of accuracies to random rows, mean over rounds: its mean and standard error
+over seeds.
 """
 
 import argparse
