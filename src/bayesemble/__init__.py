@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bayesemble.diagnostics import landscape as landscape
     from bayesemble.diagnostics import plots as plots
     from bayesemble.diagnostics import weighting as weighting
+    from bayesemble.diagnostics.acquire import acquire as acquire
     from bayesemble.diagnostics.component_weights import stack_components as stack_components
     from bayesemble.diagnostics.convergence import convergence as convergence
     from bayesemble.diagnostics.diagnose import diagnose as diagnose

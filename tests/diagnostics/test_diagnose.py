@@ -102,3 +102,11 @@ def test_equal_members_meet_the_condition_and_a_scaled_one_only_without_penalty(
     assert scaled.evidence.likelihood_range == pytest.approx(0, abs=1e-3)
     assert scaled.penalised_range > 1
     assert "is not met" in scaled.about_theorem()
+
+
+def test_of_censored_times_there_is_no_error_to_tell():
+    generator = torch.Generator().manual_seed(0)
+    x, times = torch.randn(40, 4, generator=generator), torch.rand(40, generator=generator) + 0.1
+    y = torch.stack([times, (times > 0.5).float()], dim=1)
+    ensemble = quick_fit(be.Task(lambda: nn.Linear(4, 2), be.Weibull()), (x, y))
+    assert str(be.diagnose(ensemble, (x, y))).splitlines()[-1].startswith("NLL ")

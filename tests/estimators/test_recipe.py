@@ -219,6 +219,7 @@ OTHERS = {
     "dropout": (0.5, {"depth": 1}),
     "prior_std": (0.05, {}),
     "noise": ("normal", {}),
+    "counts": ("negative_binomial", {}),
     "early_stopping": (False, {}),
     "validation_fraction": (0.4, {}),
     "patience": (1, {"epochs": 60, "settings": {"num_members": 2, "learning_rate": 0.1}}),
@@ -232,10 +233,12 @@ def test_no_part_of_a_recipe_is_ignored(name):
     numbers, codes, y = rows()
     found = []
     for recipe in (before, dataclasses.replace(before, **{name: value})):
-        method = recipe.make_method()
-        network = recipe.make_network(method, numbers, [3], 2)
+        method, (likelihood, outputs) = recipe.make_method(), (recipe.real_likelihood(), 2)
+        if name == "counts":
+            y, (likelihood, outputs) = np.round(np.exp(y.clip(max=2))), recipe.count_likelihood()
+        network = recipe.make_network(method, numbers, [3], outputs)
         held_out = recipe.hold_out(method, y, False, 0)
-        ensemble = train(recipe, method, network, recipe.real_likelihood(), (numbers, codes), y, held_out, 0)
+        ensemble = train(recipe, method, network, likelihood, (numbers, codes), y, held_out, 0)
         found.append((ensemble.predict((numbers, codes)).mean, len(ensemble.history)))
     (one, epochs), (other, more) = found
     assert (one - other).abs().max() > 1e-4 or epochs != more

@@ -414,7 +414,7 @@ def test_classes_counts_and_dropped_members_have_no_spread(generator):
     classes, labels = Predictive.from_probs([[0.5, 0.5]] * 10), torch.ones(10)
     counts = PoissonPredictive(torch.ones(1), torch.ones(1, 10))
     for predictive, targets in ((classes, labels), (counts, torch.ones(10))):
-        with pytest.raises(SettingError, match="a spread is for real numbers, got"):
+        with pytest.raises(SettingError, match="a spread is for real numbers that are normal or Student t, got"):
             fit_spread(predictive, targets)
     reduced = too_sure(generator, 1.0)[0].reduce()
     with pytest.raises(SettingError, match="a spread needs the members, which this prediction dropped"):

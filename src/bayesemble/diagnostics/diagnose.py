@@ -85,9 +85,8 @@ class Diagnosis:
         verdict = (
             "intervals fit" if abs(inside - 0.9) < 0.03 else f"intervals are too {'narrow' if inside < 0.9 else 'wide'}"
         )
-        return [
-            f"RMSE {scores['rmse']:.4g}, NLL {scores['nll']:.3f}; {inside:.1%} lie in the 90 % interval: {verdict}."
-        ]
+        error = f"RMSE {scores['rmse']:.4g}, " if "rmse" in scores else ""
+        return [f"{error}NLL {scores['nll']:.3f}; {inside:.1%} lie in the 90 % interval: {verdict}."]
 
 
 def diagnose(ensemble: Ensemble, data: Any) -> Diagnosis:

@@ -156,7 +156,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
             settings["num_members"] = self.num_members
         if self.learning_rate is not None:
             settings["learning_rate"] = self.learning_rate
-        same = {f.name: getattr(self, f.name) for f in fields(Recipe) if f.name != "settings"}
+        same = {f.name: getattr(self, f.name) for f in fields(Recipe) if f.name not in ("settings", "counts")}
         return Recipe(**same, settings=settings)
 
 

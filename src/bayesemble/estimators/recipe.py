@@ -26,7 +26,15 @@ from bayesemble.methods import Method, make_method, method_class
 from bayesemble.methods.gradient import GradientMethod
 from bayesemble.metrics import fit_spread
 from bayesemble.models.table_networks import EMBEDDINGS, quantile_edges, tabular
-from bayesemble.task.likelihoods import Heteroscedastic, HeteroscedasticGaussian, HeteroscedasticStudent, Likelihood
+from bayesemble.task.likelihoods import (
+    Heteroscedastic,
+    HeteroscedasticGaussian,
+    HeteroscedasticStudent,
+    Likelihood,
+    NegativeBinomial,
+    Poisson,
+    ZeroInflatedPoisson,
+)
 from bayesemble.task.priors import NormalPrior, VaguePrior
 from bayesemble.task.task import Task
 from bayesemble.training.ensemble import Ensemble
@@ -40,6 +48,11 @@ _STEPS = 3000  # gradient steps that a small table is given at most
 _FEWEST_HELD_OUT = 10  # rows that "auto" stops by, and only if they are at most a fifth
 _LEVEL = 0.9  # of the intervals that shall hold their share of the held-out rows
 _NOISES = {"student": HeteroscedasticStudent(), "normal": HeteroscedasticGaussian()}
+_COUNTS = {
+    "poisson": (Poisson(), 1),
+    "negative_binomial": (NegativeBinomial(), 2),
+    "zero_inflated": (ZeroInflatedPoisson(), 2),
+}
 
 
 @dataclass(frozen=True)
@@ -58,6 +71,9 @@ class Recipe:
         None, "standard deviation of a normal prior of the weights; None: the vague prior of a task", above=0
     )
     noise: str = setting("student", "noise of a real target: student, with heavy tails, or normal", choices=_NOISES)
+    counts: str = setting(
+        "poisson", "distribution of counts: poisson, negative_binomial or zero_inflated", choices=_COUNTS
+    )
     early_stopping: bool | str = setting("auto", "whether to stop by the loss on held-out rows", choices=("auto",))
     validation_fraction: float = setting(
         0.1, "share of the training rows that are held out for early stopping", within="(0, 1)"
@@ -91,6 +107,10 @@ class Recipe:
         """That of a real target; its noise depends on the row."""
         return _NOISES[self.noise]
 
+    def count_likelihood(self) -> tuple[Likelihood, int]:
+        """That of a count, and how many outputs it reads."""
+        return _COUNTS[self.counts]
+
     def hold_out(self, method: Method, y: NumpyArray, labels: bool, seed: int) -> NumpyArray:
         """Which rows are held out: of each class its share, and never all."""
         wish, share = self.early_stopping, self.validation_fraction
@@ -117,11 +137,11 @@ class Recipe:
 
 
 def table_network(*, edges: Any = None, offset: float = 0.0, **settings: Any) -> nn.Module:
-    """The network for a table, see `tabular`; its outputs start around `offset`."""
+    """The network for a table, see `tabular`; its first output starts around `offset`."""
     network = tabular(edges=None if edges is None else torch.tensor(edges), **settings)
     if offset:
         with torch.no_grad():
-            network.output.bias.add_(offset)
+            network.output.bias[0].add_(offset)
     return network
 
 

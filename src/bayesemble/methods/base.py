@@ -206,6 +206,14 @@ class Method(ABC):
         """
         return None
 
+    def normal_weights(self, state: State) -> tuple[Leaves, Leaves] | None:
+        """Means and variances `(member, ...)` of all weights, if networks come from a Gaussian around each member."""
+        return None
+
+    def weight_covariances(self, state: State) -> tuple[tuple[str, ...], Tensor] | None:
+        """Leaves, and the covariance of their weights `(member, weight, weight)` in this order, if it is known."""
+        return None
+
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """The rows each member trains on, `(member, row)`, or None if all train on all."""
         return None

@@ -36,6 +36,7 @@ from bayesemble.methods import numbered_draws
 from bayesemble.methods.base import Context, Extent
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.noisy_layers import kinds_of_layers, noise_of_layer, noisy
+from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import NormalPrior
 from bayesemble.task.running import OF_LIKELIHOOD, OF_METHOD
 from bayesemble.task.task import BoundTask, Task
@@ -137,6 +138,11 @@ class MeanField(GradientMethod):
         """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""
         return numbered_draws.draw(state, numbers, seed, self._networks)
 
+    def normal_weights(self, state: State) -> tuple[Leaves, Leaves]:
+        """The Gaussian of each member."""
+        variances = {name: (2 * leaf).exp() for name, leaf in state.slots[_LOG_STD].items()}
+        return {name: state.members.params[name] for name in variances}, variances
+
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """mean + std * noise."""
         owners = [number % state.members.num_members for number in numbers]
@@ -177,7 +183,7 @@ def _add_prior(direction: Leaves, learned: Leaves, drawn: Leaves, task: BoundTas
 
     for name, noise in drawn.items():
         mean, std = learned[name], learned[_STD_PREFIX + name].exp()
-        if isinstance(task.prior, NormalPrior):
+        if isinstance(task.prior, NormalPrior | PosteriorPrior):
             here = pull(name, mean)
             slope = std * (pull(name, mean + std) - here)
         else:

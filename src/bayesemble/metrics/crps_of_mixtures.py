@@ -63,7 +63,7 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
         points = _NODES_BETWEEN_KNOTS * (len(_KNOTS_IN_STDS) * double.num_members + 2)
         return _by_pieces(lambda piece, own: _integrated_crps(piece, _knots(piece), own), points, double, values)
     if isinstance(predictive, CountPredictive):
-        counts = predictive.counts(targets).flatten()
+        counts = predictive.as_counts(targets).flatten()
         flat: dict[str, Any] = {name: value.flatten(1) for name, value in predictive.double()._member_fields().items()}
         return _count_crps(replace(predictive, weights=predictive.weights.double(), **flat), counts) / len(counts)
     if isinstance(predictive, RealPredictive):

@@ -212,7 +212,8 @@ class Spread:
         """Predictions with this spread, in double precision."""
         if not isinstance(predictive, LocationScalePredictive):
             raise SettingError(
-                f"a spread is for real numbers, got {type(predictive).__name__}; classes have fit_temperature"
+                f"a spread is for real numbers that are normal or Student t, got {type(predictive).__name__}; "
+                "classes have fit_temperature"
             )
         predictive.need_members("a spread")
         return predictive.double().stretch(self.value)

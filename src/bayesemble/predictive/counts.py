@@ -26,7 +26,7 @@ class CountPredictive(RealPredictive):
         """The smallest count whose cumulative probability reaches `level`."""
         return super().quantile(level).floor()
 
-    def counts(self, targets: Any) -> Tensor:
+    def as_counts(self, targets: Any) -> Tensor:
         """Targets as counts in the shape of the rows, in double precision, or what is wrong with them."""
         values = match_targets(targets, self.member_mean.shape).double()
         wrong = (values < 0) | (values != values.floor())
@@ -39,7 +39,7 @@ class CountPredictive(RealPredictive):
 
     def cdf_around(self, targets: Any) -> tuple[Tensor, Tensor]:
         """P(Y < y) and P(Y <= y), between which F jumps."""
-        counts = self.counts(targets)
+        counts = self.as_counts(targets)
         return self.cdf(counts - 1), self.cdf(counts)
 
     def _quantile_bounds(self, level: float) -> tuple[Tensor, Tensor]:

@@ -25,6 +25,13 @@ def add_gradient(
     It is worked out for `block` numbers at a time: all at once would need memory for another copy of a leaf. With
     `center` `(member, ...)` each member's prior is centred there; a factor `(member,)` is one for each member.
     """
+    if prior.couples_leaves:
+        assert center is None, "anchors are for a NormalPrior"
+        for name, pull in prior.gradient(params, scales).items():
+            each = isinstance(factor, Tensor) and factor.dim() == 1
+            own = factor.to(pull).reshape(-1, *[1] * (pull.dim() - 1)) if each else factor  # type: ignore[union-attr]
+            gradients[name].add_(pull if own is None else pull * own, alpha=1 / temperature)
+        return
     prior = prior if center is None else prior.at_zero()
     plain = type(prior).gradient is NormalPrior.gradient and not prior.centers
     in_one_pass = plain and center is None and factor is None

@@ -57,6 +57,11 @@ class Prior(ABC):
         return self
 
     @property
+    def couples_leaves(self) -> bool:
+        """Whether leaves depend on one another, so that the gradient of one takes all of them."""
+        return False
+
+    @property
     def differs_by_member(self) -> bool:
         """Whether each member has scales of its own."""
         return False

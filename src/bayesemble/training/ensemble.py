@@ -29,12 +29,14 @@ from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
+from bayesemble.methods.moments import prior_of
 from bayesemble.methods.repulsion.interacting import Space
 from bayesemble.methods.repulsion.kernels import Kernel, Linear
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.networks import ModelSource
+from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
@@ -211,6 +213,17 @@ class Ensemble:
         if ood is not None:
             summary.update_ood(self.predict(ood, batch_size=batch_size, keep_members=False))
         return summary.compute()
+
+    def as_prior(self, covariance: str = "diag", least: float = 0.0) -> PosteriorPrior:
+        """What this ensemble has learned of the weights, as the prior of a task with further data: see `prior_of`.
+
+        Args:
+            covariance: "diag" has a standard deviation for each weight, "full" the covariance of all weights, which
+                `Laplace(structure="full", select="all")` knows.
+            least: A standard deviation that none is below, for weights without any spread in this ensemble.
+        """
+        own = self.weighed()
+        return prior_of(own.method, own.state, own.draw, covariance, least)
 
     def reweight(self, weights: Any) -> Ensemble:
         """The same members under other weights, normalised to sum to one: see `bayesemble.weighting`."""

@@ -229,12 +229,14 @@ def test_predictions_replace_neither_inputs_nor_files_of_a_run(fitted, table, pl
     beside_the_run.unlink()
 
 
-@pytest.mark.parametrize("target", ["kind", "visits"])
-def test_classes_and_counts(place, target):
+@pytest.mark.parametrize(
+    ("target", "counts"), [("kind", "poisson"), ("visits", "poisson"), ("visits", "negative_binomial")]
+)
+def test_classes_and_counts(place, target, counts):
     table = write_table(place / f"of-{target}.csv", target)
-    task = "count" if target == "visits" else None
-    run = fit_table(job(table, target, task=task), place / target)
-    found = predict_table(open_table(place / target), table, place / f"{target}.csv", keep=["id", target])
+    task, folder = "count" if target == "visits" else None, place / f"{target}-{counts}"
+    run = fit_table(job(table, target, task=task, recipe=replace(recipe(), counts=counts)), folder)
+    found = predict_table(open_table(folder), table, place / f"{target}.csv", keep=["id", target])
     columns, scores = cells(place / f"{target}.csv"), evaluate_table(run, table).scores
     assert found.rows == 150
     if task == "count":

@@ -41,6 +41,21 @@ def test_real_targets_may_have_normal_noise():
     assert likelihood_of(table(REALS)[0], Recipe(noise="normal")) == (be.HeteroscedasticGaussian(), 2)
 
 
+@pytest.mark.parametrize(
+    ("counts", "likelihood"),
+    [("negative_binomial", be.NegativeBinomial()), ("zero_inflated", be.ZeroInflatedPoisson())],
+)
+def test_counts_may_have_another_distribution_and_other_targets_may_not(counts, likelihood):
+    schema, _ = table([3, 0, 1, 0], "count")
+    assert likelihood_of(schema, Recipe(counts=counts)) == (likelihood, 2)
+    predictive = likelihood.predictive(torch.randn(2, 4, 2, generator=torch.Generator()), {}, torch.full((2,), 0.5))
+    assert np.isfinite(np.array(values_of(schema, in_units(schema, predictive), 0.9), dtype=float)).all()
+    with pytest.raises(
+        be.SettingError, match=f"counts='{counts}' is for a target of counts, 'y' is read for regression"
+    ):
+        likelihood_of(table(REALS)[0], Recipe(counts=counts))
+
+
 @pytest.mark.parametrize("family", [NormalPredictive, partial(StudentPredictive, degrees=4)])
 def test_predictions_keep_the_digits_of_a_target_that_is_large_beside_its_deviation(family):
     schema, _ = table([1e9 + value for value in REALS])

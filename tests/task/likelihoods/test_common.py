@@ -418,7 +418,7 @@ def test_a_row_of_weight_3_counts_as_three_rows(generator):
     method = be.DeepEnsemble(num_members=2, optimizer="sgd", learning_rate=0.1)
     tasks = [
         be.Task(lambda: nn.Linear(3, 2), one, be.NormalPrior())
-        for one in (Categorical(class_weights=(1.0, 3.0)), Categorical())
+        for one in (Categorical(class_weights=[1.0, 3.0]), Categorical())
     ]
     repeated = quick_fit(tasks[1], (x[rows], y[rows]), method, batch_size=24, epochs=3)
     # The step is the gradient of the log joint over the number of rows, 12 and 24.
@@ -445,6 +445,8 @@ def test_probabilities_that_are_none_are_refused(targets):
 
 
 def test_there_is_a_weight_for_each_class():
+    with pytest.raises(SettingError, match=r"class_weights is .*, got 2\.0"):
+        Categorical(class_weights=2.0)
     with pytest.raises(SettingError, match=r"class_weights are one for each class, 3 .* got 2"):
         Categorical(class_weights=(1.0, 2.0)).check_targets(torch.tensor([0, 1]), (3,))
 

@@ -84,6 +84,9 @@ def fit(
         float | None, _training("Standard deviation of a normal prior of the weights; vague without it.")
     ] = None,
     noise: Annotated[str | None, _training("Noise of a real target: student (heavy tails) or normal.")] = None,
+    counts: Annotated[
+        str | None, _training("Distribution of counts: poisson, negative_binomial or zero_inflated.")
+    ] = None,
     early_stopping: Annotated[bool | None, _training("Stop by the loss on further held-out rows.")] = None,
     validation_fraction: Annotated[float | None, _training("Share of the rows for early stopping; 0.1.")] = None,
     patience: Annotated[int | None, _training("Epochs without a better loss before it stops.")] = None,

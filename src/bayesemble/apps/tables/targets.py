@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from bayesemble.apps.tables.evaluation import Evaluation
 from bayesemble.apps.tables.verdict import verdict
+from bayesemble.core.settings import require
 from bayesemble.data.schema import Encoded, Schema
 from bayesemble.estimators.recipe import Recipe
 from bayesemble.metrics.summary import Summary
@@ -22,16 +23,23 @@ from bayesemble.predictive import (
     Predictive,
     RealPredictive,
 )
-from bayesemble.task.likelihoods import Categorical, Likelihood, Poisson
+from bayesemble.task.likelihoods import Categorical, Likelihood
 
 _DIGITS_BEYOND_DEVIATION = 6
 
 
 def likelihood_of(schema: Schema, recipe: Recipe) -> tuple[Likelihood, int]:
     """How outputs are read, and how many there are."""
+    if schema.task == "count":
+        return recipe.count_likelihood()
+    require(
+        recipe.counts == Recipe().counts,
+        f"counts={recipe.counts!r} is for a target of counts, {schema.target.name!r} is read for {schema.task}; "
+        "say --task count, or leave it out",
+    )
     if schema.task == "classification":
         return Categorical(), len(schema.target.categories)
-    return (Poisson(), 1) if schema.task == "count" else (recipe.real_likelihood(), 2)
+    return recipe.real_likelihood(), 2
 
 
 def baseline_of(schema: Schema, targets: npt.NDArray[Any]) -> float | str:
@@ -47,7 +55,7 @@ def in_units(schema: Schema, predictive: Predictive) -> Predictive:
         return predictive.double().rescale(schema.target.mean, schema.target.scale)
     if isinstance(predictive, PoissonPredictive):  # of rows unlike any other, the rate may be infinite
         return PoissonPredictive(predictive.weights.double(), predictive.rates.double().clamp(1e-30, 1e15))
-    return predictive
+    return predictive.double() if isinstance(predictive, RealPredictive) else predictive
 
 
 def columns_of(schema: Schema) -> list[str]:

@@ -96,6 +96,18 @@ class SWAG(GradientMethod):
         """Networks by number, from each member in turn; with batch norm, those whose statistics were measured."""
         return numbered_draws.draw(state, numbers, seed, self._networks)
 
+    def normal_weights(self, state: State) -> tuple[Leaves, Leaves] | None:
+        """The mean, and scale * (var + sum of squared deviations / (K - 1))."""
+        if not self.can_draw(state):
+            return None
+        count, rank = running_moments.num_snapshots(state), running_moments.rank(state)
+        variances = {name: leaf.clamp(min=0) / count for name, leaf in state.slots[SQUARES].items()}
+        if rank:
+            kept = state.slots[DEVIATIONS]
+            squares = {name: kept[name][:, :rank].square().sum(1) / (rank - 1) for name in variances}
+            variances = {name: leaf + squares[name] for name, leaf in variances.items()}
+        return state.slots[MEAN], {name: self.scale * leaf for name, leaf in variances.items()}
+
     def _networks(self, state: State, numbers: range, roots: list[int]) -> Members:
         """mean + sqrt(scale) * ( sqrt(var) z1 + D^T z2 / sqrt(K - 1) ), one z2 for all leaves of a network."""
         members, slots = state.members, state.slots

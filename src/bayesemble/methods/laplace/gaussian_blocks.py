@@ -26,6 +26,10 @@ _WIDE = 8  # bytes of a number in double precision, in which all is worked out
 _LIMITS = (1e-12, 1e12)  # of a chosen precision
 
 
+Precisions = dict[str, float | Tensor] | Tensor
+"""Of the prior: a number for each leaf, or for each number of it; or the root S of a covariance S S' of all numbers."""
+
+
 class Layout(NamedTuple):
     """Leaves side by side as a matrix: each is reshaped to `size` rows."""
 
@@ -105,32 +109,47 @@ def memory(structure: str, plan: list[Layout], shapes: Shapes, num_members: int,
     return _WIDE * working + num_members * itemsize * sum(numbers)
 
 
-def spectrum(block: Block, shapes: Shapes, precisions: dict[str, float]) -> Spectrum:
-    """Find the coordinates of a block under a prior with one precision for each leaf."""
+def spectrum(block: Block, shapes: Shapes, precisions: Precisions) -> Spectrum:
+    """Find the coordinates of a block under a prior with one precision for each leaf or number, or a covariance."""
     inverse = _inverse_roots(block, shapes, precisions)
     if block.right.dim() == 1:
         return Spectrum((block.right * inverse**2).unsqueeze(0), None, inverse)
-    values, vectors = torch.linalg.eigh(inverse.unsqueeze(1) * block.right * inverse)
-    values, vectors, left = values.clamp_min(0).unsqueeze(0), inverse.unsqueeze(1) * vectors, None
+    values, vectors = torch.linalg.eigh(_scaled(block.right, inverse))
+    values, vectors, left = values.clamp_min(0).unsqueeze(0), _times(inverse, vectors), None
     if block.left is not None:
         sizes, left = torch.linalg.eigh(block.left)
         values = sizes.clamp_min(0).unsqueeze(1) * values
     return Spectrum(values, left, vectors)
 
 
-def _inverse_roots(block: Block, shapes: Shapes, precisions: dict[str, float]) -> Tensor:
-    """d^-1/2 of each column."""
-    stds = block.right.new_tensor([precisions[name] ** -0.5 for name in block.layout.names])
-    return stds.repeat_interleave(torch.tensor(block.layout.columns(shapes)))
+def _inverse_roots(block: Block, shapes: Shapes, precisions: Precisions) -> Tensor:
+    """d^-1/2 of each column; or the root S of a covariance S S' of all columns."""
+    if isinstance(precisions, Tensor):
+        return precisions.to(block.right)
+    stds = [torch.as_tensor(precisions[name]).to(block.right).pow(-0.5) for name in block.layout.names]
+    columns = zip(stds, block.layout.columns(shapes), strict=True)
+    return torch.cat([std.flatten() if std.dim() else std.expand(count) for std, count in columns])
 
 
-def pivots(block: Block, shapes: Shapes, precisions: dict[str, float]) -> Spectrum:
+def _scaled(right: Tensor, inverse: Tensor) -> Tensor:
+    """S' right S, of a root S or of the diagonal of one."""
+    if inverse.dim() == 1:
+        return (right * inverse).mul_(inverse.unsqueeze(1))
+    return inverse.T @ right @ inverse
+
+
+def _times(inverse: Tensor, vectors: Tensor) -> Tensor:
+    """S vectors, of a root S or of the diagonal of one."""
+    return inverse.unsqueeze(1) * vectors if inverse.dim() == 1 else inverse @ vectors
+
+
+def pivots(block: Block, shapes: Shapes, precisions: Precisions) -> Spectrum:
     """The same of a whole matrix for this prior and no multiple of it, by S right S + 1 = L (values + 1) L'.
 
     That takes a tenth of the time; L is triangular with a diagonal of ones, and S L'^-1 says what coordinates mean.
     """
     inverse = _inverse_roots(block, shapes, precisions)
-    scaled = (block.right * inverse).mul_(inverse.unsqueeze(1))
+    scaled = _scaled(block.right, inverse)
     scaled.diagonal().add_(1)
     lower, failed = torch.linalg.cholesky_ex(scaled)
     if failed:  # a curvature so large that the prior is lost in its rounding
@@ -138,7 +157,8 @@ def pivots(block: Block, shapes: Shapes, precisions: dict[str, float]) -> Spectr
     sizes = lower.diagonal().clone()
     del scaled  # the matrices may be large
     inverted = torch.linalg.solve_triangular(lower.div_(sizes), torch.eye(len(sizes)).to(lower), upper=False)
-    return Spectrum((sizes.square() - 1).clamp_min(0).unsqueeze(0), None, inverted.mul_(inverse).T)
+    whole = inverted.mul_(inverse).T if inverse.dim() == 1 else inverse @ inverted.T
+    return Spectrum((sizes.square() - 1).clamp_min(0).unsqueeze(0), None, whole)
 
 
 def deviation(factors: Leaves, noise: Tensor) -> Tensor:
@@ -147,6 +167,14 @@ def deviation(factors: Leaves, noise: Tensor) -> Tensor:
     if "right" in factors:
         drawn = drawn @ factors["right"].T
     return factors["left"] @ drawn if "left" in factors else drawn
+
+
+def own_variances(factors: Leaves) -> Tensor:
+    """The variance of each number of the matrix `(row, column)` of a block."""
+    squares = factors["std"].square()
+    if "right" in factors:
+        squares = squares @ factors["right"].square().T
+    return factors["left"].square() @ squares if "left" in factors else squares
 
 
 def variance(factors: Leaves, slopes: Tensor) -> Tensor:

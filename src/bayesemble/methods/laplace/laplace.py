@@ -44,17 +44,20 @@ from bayesemble.methods.laplace.gaussian_blocks import (
     STRUCTURES,
     Block,
     Layout,
+    Precisions,
     best_scale,
     deviation,
     layouts,
     log_evidence,
     memory,
+    own_variances,
     pivots,
     spectrum,
     variance,
 )
 from bayesemble.methods.laplace.kronecker import kronecker, operator
 from bayesemble.methods.laplace.output_layer import features_of
+from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import NormalPrior, Shapes
 from bayesemble.task.running import OF_METHOD
 from bayesemble.task.select import Wish
@@ -199,6 +202,26 @@ class Laplace(GradientMethod):
         means, variances = zip(*found, strict=True)
         return torch.stack(means), torch.stack(variances)
 
+    def normal_weights(self, state: State) -> tuple[Leaves, Leaves] | None:
+        """The Gaussian of each member; leaves that are not selected have a variance of 0."""
+        if SLOT not in state.slots:
+            return None
+        slot, params = state.slots[SLOT], state.members.params
+        variances = {name: torch.zeros_like(leaf) for name, leaf in params.items()}
+        shapes = {name: tuple(leaf.shape[1:]) for name, leaf in params.items()}
+        for number, layout in enumerate(_layouts(slot)):
+            found = [layout.split(own_variances(own), shapes) for own in _unbound(_factors(slot, number))]
+            variances |= {name: torch.stack([one[name] for one in found]) for name in layout.names}
+        return params, variances
+
+    def weight_covariances(self, state: State) -> tuple[tuple[str, ...], Tensor] | None:
+        """That of the selected leaves, if the structure is full."""
+        if SLOT not in state.slots or self.structure != "full":
+            return None
+        slot = state.slots[SLOT]
+        scaled = slot["right.0"] * slot["std.0"]  # `(member, weight, coordinate)` by `(member, 1, coordinate)`
+        return _layouts(slot)[0].names, scaled @ scaled.mT
+
     def _plan(self, task: BoundTask) -> tuple[list[str], list[Layout]]:
         """The selected leaves and how they are laid out; refuse what cannot be honoured, before anything is built."""
         if task.mixed:
@@ -208,17 +231,33 @@ class Laplace(GradientMethod):
                 f"the curvature counts all outputs, but {task.likelihood} leaves some out; cut the rows to the tokens "
                 "that count, or use another method"
             )
-        if self.prior == "task" and not isinstance(task.prior, NormalPrior):
+        if self.prior == "task" and not isinstance(task.prior, NormalPrior | PosteriorPrior):
             raise SettingError(
                 f"a Gaussian needs the precision of a NormalPrior, the task has prior={task.prior}; "
                 "give it one, or have it chosen by Laplace(prior='marginal_likelihood')"
             )
+        if self.prior == "task" and isinstance(task.prior, PosteriorPrior):
+            self._check_posterior(task.prior, task)
         names = task.select(self.select)
         plan = layouts(self.structure, task.module, names)
         limit = _MEMORY_SHARE * available_memory()
         if self._memory(self.structure, plan, task) > limit or not _is_quick(self.structure, names, task):
             self._refuse(task, names, plan, limit)
         return names, plan
+
+    def _check_posterior(self, prior: PosteriorPrior, task: BoundTask) -> None:
+        """Refuse a posterior as prior where its standard deviations, or its covariance, cannot be honoured."""
+        require(
+            self.structure != "kron",
+            "structure='kron' takes one standard deviation for each leaf, and the prior that an ensemble was made into "
+            "has one for each weight; use structure='full' or 'diag'",
+        )
+        whole = self.structure == "full" and set(task.select(self.select)) == set(task.shapes)
+        require(
+            whole or not prior.couples_leaves,
+            "the prior has a covariance of all weights, which takes structure='full' and select='all'; or make it by "
+            "as_prior() without covariance='full'",
+        )
 
     def _memory(self, structure: str, plan: list[Layout], task: BoundTask) -> int:
         return memory(structure, plan, task.shapes, self.num_members, task.dtype.itemsize)
@@ -252,14 +291,13 @@ class Laplace(GradientMethod):
         task, from_task = network.task, self.prior == "task"
         total, num_rows = gauss_newton.log_likelihood(network, rows())
         counted = task.data_factor * task.temperature / num_rows  # what a row stands for
-        precisions = {name: task.scales[name] ** -2.0 if from_task else 1.0 for name in network.names}
+        precisions, size = self._prior_at(network)
         blocks = self._blocks(network, rows, plan, num_rows)
         decompose = pivots if from_task and self.structure == "full" else spectrum
         found = [
             decompose(block._replace(right=block.right.mul_(counted)), task.shapes, precisions) for block in blocks
         ]
         values = torch.cat([one.values.flatten() for one in found])
-        size = sum(precisions[name] * _squared_distance(task, name, leaf) for name, leaf in network.chosen.items())
         scale = 1.0 if from_task else best_scale(values, size)
         reported = {"log_evidence": log_evidence(counted * total, values, size, scale)}
         reported |= {} if from_task else {"prior_precision": scale}
@@ -269,6 +307,21 @@ class Laplace(GradientMethod):
                 slot[f"{name}.{number}"] = factor.to(network.params[layout.names[0]])
             slot |= {_POSITION + name: torch.tensor([number, index]) for index, name in enumerate(layout.names)}
         return slot
+
+    def _prior_at(self, network: Network) -> tuple[Precisions, float]:
+        """The precision D of the prior, and (w - c)' D (w - c) at the weights w, with c its mean."""
+        task, chosen = network.task, network.chosen
+        prior = task.prior if self.prior == "task" else None
+        if isinstance(prior, PosteriorPrior):
+            if prior.couples_leaves:
+                return prior.root, prior.squared_distance(chosen)
+            return {name: prior.stds[name].double() ** -2 for name in chosen}, prior.squared_distance(chosen)
+        precisions: dict[str, float | Tensor] = dict.fromkeys(chosen, 1.0)
+        if prior is not None:
+            precisions = {name: task.scales[name] ** -2.0 for name in chosen}
+        return precisions, sum(
+            float(precisions[name]) * _squared_distance(task, name, leaf) for name, leaf in chosen.items()
+        )
 
     def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: int) -> list[Block]:
         found = by_features.blocks(network, rows(), self.structure, plan)
@@ -306,6 +359,12 @@ def _layouts(slot: Leaves) -> list[Layout]:
 def _factors(slot: Leaves, number: int) -> Leaves:
     """What draws of a block are made of."""
     return {key: slot[f"{key}.{number}"] for key in ("std", "left", "right") if f"{key}.{number}" in slot}
+
+
+def _unbound(factors: Leaves) -> list[Leaves]:
+    """The factors of each member."""
+    count = len(next(iter(factors.values())))
+    return [{name: factor[member] for name, factor in factors.items()} for member in range(count)]
 
 
 def _normal_outputs(

@@ -43,7 +43,8 @@ class Quantile(Likelihood):
     scale: float = setting(1.0, "what a CRPS of 1 counts for: log p falls by 1 / scale", above=0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "levels", tuple(self.levels))
+        if isinstance(self.levels, list):
+            object.__setattr__(self, "levels", tuple(self.levels))
         validate(self)
         rising = len(self.levels) > 1 and all(one < other for one, other in pairwise(self.levels))
         require(rising, f"levels are at least two, rising, got {self.levels}")
