@@ -230,6 +230,7 @@ class Ensemble:
                 "num_rows": task.num_rows,
                 "output_shape": list(task.output_shape),
                 "stochastic": task.stochastic,
+                "train_frozen": task.train_frozen,
             },
             "method": settings.dump(self.method),
             "executor": settings.dump(self.executor),
@@ -302,6 +303,7 @@ def restore(
             None if saved["prior"] is None else settings.parse(saved["prior"], Prior),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
+            train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
         ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
         executor = settings.parse(run["executor"], Executor)
