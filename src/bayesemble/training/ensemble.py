@@ -294,6 +294,7 @@ class Ensemble:
                 "targets": task.targets,
                 "precision": task.precision,
                 "max_batch": task.max_batch,
+                "train_frozen": task.train_frozen,
             },
             "method": settings.dump(self.method),
             "executor": settings.dump(self.executor),
@@ -368,6 +369,7 @@ def restore(
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
             targets=saved["targets"],
+            train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
         ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
         executor = settings.parse(run["executor"], Executor)

@@ -114,6 +114,7 @@ def prepare(
         held_out = held_out.checked(bound, training=False)
         held_out.check_members(method.num_members)
 
+    _check_cache(cache, method, [folder for folder in (offload, checkpoint) if folder is not None])
     found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
     used = {} if checkpoint is None else {"training": source, "validation": held_out}
     allocator = MEMORY if offload is None else Disk(offload)
@@ -133,10 +134,7 @@ def prepare(
         on_epoch=on_epoch,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
-    features = None if method.changes_inputs else FrozenFeatures.of(placed, device)
-    if cache is not False and method.changes_inputs:
-        raise SettingError("cache keeps what the frozen part gives for the inputs, which adversarial training changes")
-    plain = source
+    features, plain = None if method.changes_inputs else FrozenFeatures.of(placed, device), source
     source, held_out = with_features(source, held_out, features, cache)
     if found is None:
         run = _start(
@@ -244,6 +242,15 @@ def _check_max_batch(task: BoundTask, offload: str | Path | None) -> None:
             "leave it out and lower batch_size"
         )
     require(offload is None, "max_batch adds up gradients in memory, offload keeps them on disk; leave one of them out")
+
+
+def _check_cache(cache: Cache, method: Method, others: list[str | Path]) -> None:
+    """Refuse to keep what frozen parts give where inputs change, or among other files."""
+    require(isinstance(cache, bool | str | Path), f"cache is True, False or a folder, got {cache!r}")
+    if cache is not False and method.changes_inputs:
+        raise SettingError("cache keeps what the frozen part gives for the inputs, which adversarial training changes")
+    if isinstance(cache, str | Path) and any(Path(cache).resolve() == Path(other).resolve() for other in others):
+        raise SettingError(f"cache needs a folder of its own, {cache} is that of offload or checkpoint")
 
 
 def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:

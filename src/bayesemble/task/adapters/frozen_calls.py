@@ -51,12 +51,12 @@ class Prepared:
     calls: FrozenCalls
 
 
-def _of_parts(parts: Iterable[Any], calls: Any) -> Prepared:
-    inputs, *features = parts
+def _joined(children: Iterable[Any], calls: Any) -> Prepared:
+    inputs, *features = children
     return Prepared(inputs, tuple(features), calls)
 
 
-pytree.register_pytree_node(Prepared, lambda one: ([one.inputs, *one.features], one.calls), _of_parts)
+pytree.register_pytree_node(Prepared, lambda one: ([one.inputs, *one.features], one.calls), _joined)
 
 
 class _Enough(BaseException):

@@ -124,9 +124,9 @@ def _refuse_untouched(original: nn.Module, drawn: Leaves) -> None:
 
 
 def copied(original: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
-    """A copy of a network that has some tensors in common with it."""
+    """A copy of a network of which some frozen parameters lie in the memory of the original."""
     try:
-        return copy.deepcopy(original, {id(tensor): tensor for tensor in shared})
+        return copy.deepcopy(original, {id(one): nn.Parameter(one.detach(), requires_grad=False) for one in shared})
     except (RuntimeError, TypeError) as error:
         raise ModelError(
             f"{type(original).__name__} cannot be copied ({error}); pass a factory such as `lambda: MyNet()`"

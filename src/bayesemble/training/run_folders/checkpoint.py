@@ -264,7 +264,7 @@ def _check(path: Path, digest: str, expected: _Expected) -> None:
         raise CheckpointError(f"{path} is damaged: its contents are not those that were written")
 
 
-def _flatten(state: State, prefix: str, elsewhere: frozenset[str]) -> dict[str, Tensor]:
+def _flatten(state: State, prefix: str, elsewhere: frozenset[str] = frozenset()) -> dict[str, Tensor]:
     """All tensors but the buffers that are kept elsewhere: see `backbone.py`."""
     buffers = {name: leaf for name, leaf in state.members.buffers.items() if name not in elsewhere}
     groups = {"params": state.members.params, "buffers": buffers}
