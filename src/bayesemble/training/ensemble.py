@@ -258,8 +258,6 @@ class Ensemble:
                 "output_shape": None if task.output_shape is None else list(task.output_shape),
                 "stochastic": task.stochastic,
                 "targets": task.targets,
-                "precision": task.precision,
-                "max_batch": task.max_batch,
             },
             "method": settings.dump(self.method),
             "executor": settings.dump(self.executor),
@@ -332,7 +330,7 @@ def restore(
             prior if prior is None or not prior.lacks_center else prior.centred_on(found.centers),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
-            targets=saved["targets"],
+            targets=saved.get("targets"),
         ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
         executor = settings.parse(run["executor"], Executor)
