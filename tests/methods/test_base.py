@@ -207,6 +207,7 @@ def test_a_batch_that_goes_through_in_parts_gives_the_same_numbers(name, executo
     )
     assert largest_difference(all_leaves(parts), all_leaves(whole)) < 1e-5
     assert parts.history[-1]["loss"] == pytest.approx(whole.history[-1]["loss"], rel=1e-4)
+    assert parts.task.max_batch is None, "it is a matter of the run, not of the ensemble"
 
 
 def test_labels_that_do_not_count_weigh_nothing_in_parts_either():

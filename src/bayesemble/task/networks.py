@@ -124,14 +124,16 @@ def dropout_layers(module: nn.Module) -> list[nn.Module]:
 @contextmanager
 def dropout_on(module: nn.Module) -> Iterator[None]:
     """Let dropout layers act in a network that is not in training."""
-    layers = dropout_layers(module)
+    # Out of training, torch has one operation for a whole layer of a transformer, which knows nothing of dropout.
+    whole = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoderLayer)]
+    layers = [*dropout_layers(module), *whole]
     try:
         for layer in layers:
-            layer.train(True)
+            layer.training = True  # of this layer alone, not of those inside
         yield
     finally:
         for layer in layers:
-            layer.train(False)
+            layer.training = False
 
 
 def pick_output(result: Any, output: str | Callable[[Any], Tensor] | None) -> Tensor:

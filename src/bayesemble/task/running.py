@@ -46,7 +46,8 @@ def outputs_of(
         if precision is None or not training:
             result = pick_output(called_with(module, leaves, inputs), output)
         else:
-            device, dtype = tensors_of(inputs)[0].device.type, next(iter(params.values())).dtype
+            device = tensors_of(inputs)[0].device.type
+            dtype = next(leaf.dtype for leaf in leaves.values() if leaf.is_floating_point())
             # Casts that torch keeps for the next layer would outlive the member they belong to.
             with torch.autocast(device, PRECISIONS[precision], cache_enabled=False):
                 result = pick_output(called_with(module, leaves, inputs), output)

@@ -176,7 +176,7 @@ class Task:
         """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
         shape = saved["output_shape"]
         bound = self._bound(saved["num_data"], saved["num_rows"], Seen((), saved["stochastic"], False), example)
-        return replace(bound, output_shape=None if shape is None else tuple(shape), precision=saved.get("precision"))
+        return replace(bound, output_shape=None if shape is None else tuple(shape))
 
     def _bound(self, num_data: int, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
         given = self.networks_given[0] if self.start == "given" and self.networks_given and not self.mixed else None

@@ -116,7 +116,9 @@ class ArraySource:
     def _take(self, rows: Tensor) -> Batch:
         if self.per_member:
             if rows.dim() == 2:
-                raise SettingError("data per member cannot be resampled per member as well; turn bootstrap off")
+                raise SettingError(
+                    "data per member cannot be resampled per member as well; turn bootstrap and own_order off"
+                )
             return Batch(map_tensors(lambda leaf: leaf[:, rows], self.inputs), self.targets[:, rows], rows, True, True)
         own = rows.dim() == 2
         return Batch(map_tensors(lambda leaf: leaf[rows], self.inputs), self.targets[rows], rows, own, own)
@@ -193,7 +195,7 @@ class LoaderSource:
         """The loader's batches; its shuffling and augmentation are seeded by seed and epoch."""
         if rows is not None:
             raise SettingError(
-                "bootstrap needs rows that can be taken by index: pass arrays, tensors or a TensorDataset"
+                "bootstrap and own_order need rows that can be taken by index: pass arrays, tensors or a TensorDataset"
             )
         yield from self._batches(seeds.child(seed, "shuffle", epoch))
 

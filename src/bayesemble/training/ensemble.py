@@ -292,8 +292,6 @@ class Ensemble:
                 "output_shape": None if task.output_shape is None else list(task.output_shape),
                 "stochastic": task.stochastic,
                 "targets": task.targets,
-                "precision": task.precision,
-                "max_batch": task.max_batch,
                 "train_frozen": task.train_frozen,
             },
             "method": settings.dump(self.method),
@@ -368,7 +366,7 @@ def restore(
             prior if prior is None or not prior.lacks_center else prior.centred_on(found.centers),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
-            targets=saved["targets"],
+            targets=saved.get("targets"),
             train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
         ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))

@@ -138,7 +138,12 @@ def prepare(
     source, held_out = with_features(source, held_out, features, cache)
     if found is None:
         run = _start(
-            placed, method, source, executor, plan, start.state.members if isinstance(start, Ensemble) else start
+            placed,
+            method,
+            source,
+            executor,
+            plan,
+            start.weighed().state.members if isinstance(start, Ensemble) else start,
         )
     else:
         run = _resume(found, placed, method, plain, wish, plan, change)
@@ -292,7 +297,8 @@ def _start(
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
     arranged = choice.executor.arrange(state)
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
-    return Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
+    standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)
+    return Run(ensemble, standing)
 
 
 def _with_recording(run: Run, checkpoint: str | Path | None) -> Run:
@@ -324,7 +330,9 @@ def _resume(
     check_same_center(saved.task.prior, task.prior)
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
-    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": standing.batch_size}
+    asked |= {"max_batch": task.max_batch, "precision": task.precision}
+    held = {key: found.run[key] for key in ("task", "method", "seed")}
+    held |= {key: getattr(standing, key) for key in ("batch_size", "max_batch", "precision")}
     changed = [
         {"epoch": standing.epoch, "setting": name, "from": held["method"].get(name), "to": asked["method"][name]}
         for name in change

@@ -65,7 +65,7 @@ class Run:
         """The ensemble that the run has come to, where its tensors belong; what it makes from now on is in memory."""
         task = self.ensemble.task
         state = settled(self.best or self.ensemble.state, task.allocator)
-        return replace(self.ensemble, task=replace(task, allocator=MEMORY), state=state)
+        return replace(self.ensemble, task=replace(task, allocator=MEMORY, precision=None, max_batch=None), state=state)
 
     def save(self, folder: str | Path, keep: int) -> None:
         """Write a checkpoint."""

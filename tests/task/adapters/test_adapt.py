@@ -111,7 +111,7 @@ def test_what_cannot_be_honoured_is_refused(kind, settings, error, words):
 
 
 def test_the_page_on_pretrained_networks_runs():
-    page = Path(__file__).parents[3] / "docs" / "pretrained.md"
+    page = Path(__file__).parents[3] / "docs" / "adapters.md"
     (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     found: dict = {}
     exec(code.replace("epochs=20", "epochs=2"), found)

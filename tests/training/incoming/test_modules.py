@@ -117,8 +117,8 @@ def with_other_buffer():
 
 
 REFUSED = {
-    "one network": (lambda: small_mlp(), {}, SettingError, "modules is a list of networks"),
-    "none": (list, {}, SettingError, "modules is empty"),
+    "one network": (lambda: small_mlp(), {}, SettingError, "modules is a list of one network or more"),
+    "none": (list, {}, SettingError, "modules is a list of one network or more"),
     "another layer": (
         lambda: [small_mlp(), nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))],
         {},

@@ -96,6 +96,15 @@ def test_jitter_sets_networks_apart_that_are_given_twice():
     assert not torch.equal(*members.params["0.weight"])
 
 
+def test_members_that_weigh_nothing_do_not_go_on():
+    first = quick_fit(be.Task(norm_mlp, be.Categorical()), table()).reweight([1, 0, 1])
+    task, two = be.Task(norm_mlp, be.Categorical()), be.DeepEnsemble(num_members=2, **STILL)
+    on = quick_fit(task, table(), two, start=first).state.members.params["0.weight"]
+    assert torch.equal(on, first.state.members.params["0.weight"][[0, 2]])
+    with pytest.raises(SettingError, match="start has 2 networks, but the method has num_members=3"):
+        quick_fit(task, table(), start=first)
+
+
 REFUSED = {
     "a network alone": (lambda: made(1)[0], r"start is an ensemble, or a list .*got BatchNorm|got Sequential"),
     "nothing": (list, "start is an ensemble, or a list"),

@@ -83,8 +83,9 @@ class Clones:
                 numbers = ", ".join(map(str, group[:5])) + (", ..." if len(group) > 5 else "")
                 raise TrainingError(
                     f"members {numbers} began with equal weights and are equal after a step, so they would stay one "
-                    "network; begin apart by Task(..., jitter=0.1) or other weights for each, give them other "
-                    "data by bootstrap=True or be.PerMember, or draw around one network by a method such as be.Laplace"
+                    'network; begin apart by Task(..., jitter=0.1), fresh="head.*" or other weights for each, give '
+                    "them other batches by own_order=True, bootstrap=True or be.PerMember, or draw around one network "
+                    "by a method such as be.Laplace"
                 )
 
 

@@ -33,10 +33,11 @@ def side_by_side(
     data: Any,
 ) -> tuple[BoundTask, Members]:
     """The task that the networks answer, and the networks as members; see `Ensemble.from_modules`."""
-    if isinstance(modules, nn.Module) or not all(isinstance(one, nn.Module) for one in modules):
-        raise SettingError('modules is a list of networks; a single one is Task(network, ..., start="given")')
-    if not len(modules):
-        raise SettingError("modules is empty; at least one network is needed")
+    modules = [] if isinstance(modules, nn.Module) else list(modules)
+    if not modules or not all(isinstance(one, nn.Module) for one in modules):
+        raise SettingError(
+            'modules is a list of one network or more; for a single one there is Task(network, ..., start="given") too'
+        )
     _check_alike(modules)
     task = Task(_trainable(modules[0]), likelihood, prior, output=output, start="given", targets=targets)
     if likelihood.leaves((1,)):
@@ -48,11 +49,11 @@ def side_by_side(
         source = as_source(data, task.dtype, targets=targets)
         bound = task.bind(source.num_data, source.example())
     elif prior is None:
-        facts = {"num_data": 0, "num_rows": 0, "output_shape": None, "precision": None}
+        facts = {"num_data": 0, "num_rows": 0, "output_shape": None}
         bound = task.rebind(facts | {"stochastic": bool(dropout_layers(task.module))})
     else:
         raise SettingError("a prior is weighed against the rows of the training data; pass data=(x, y) with it")
-    starts = as_starts(list(modules), bound)
+    starts = as_starts(modules, bound)
     if bound.example is not None:
         for number, (module, leaves) in enumerate(zip(modules, starts, strict=True)):
             _check_outputs(bound, number, module, leaves, bound.example)
