@@ -33,7 +33,11 @@ class Context:
 
     def number(self, method: Method, name: str) -> float | Tensor:
         """One of `method.numbers` at this step; a tensor without axes where the step is recorded."""
-        return (method.numbers(self.clock) if self.given_numbers is None else self.given_numbers)[name]
+        return self.numbers(method)[name]
+
+    def numbers(self, method: Method) -> Mapping[str, float | Tensor]:
+        """All of `method.numbers` at this step."""
+        return method.numbers(self.clock) if self.given_numbers is None else self.given_numbers
 
     def gradients(
         self, members: Members, batch: Batch, function: MemberFunction | None = None
@@ -89,9 +93,6 @@ class Method(ABC):
     independent: ClassVar[bool] = False
     """Whether each member moves without regard to the others, and what a slot has of it lies at its number, so that
     one can be left behind."""
-    steps_alike: ClassVar[bool] = False
-    """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock than a
-    learning rate, so that fits with other seeds can take it together."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Settings that may change when a run is resumed: those that nothing in the state depends on."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()
@@ -124,6 +125,17 @@ class Method(ABC):
         Steps of one kind do the same to state, batch and `numbers`, whatever their values; they draw nothing at random
         and do not look at the clock. None is a step that is on its own, as all are unless a method says otherwise.
         """
+        return None
+
+    @property
+    def steps_alike(self) -> bool:
+        """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock
+        than a learning rate, so that fits with other seeds can take it together."""
+        return False
+
+    @property
+    def unrecorded(self) -> str | None:
+        """Why no step can be recorded whatever its kind, such as an optimiser that looks at numbers; None if it can."""
         return None
 
     def numbers(self, clock: Clock) -> dict[str, float]:

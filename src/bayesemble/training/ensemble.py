@@ -25,6 +25,7 @@ from bayesemble.core.settings import require
 from bayesemble.core.types import Inputs, tensors_of
 from bayesemble.execute.choose import AS_ASKED_FOR
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.optimizers.of_torch import OfTorch
 from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
@@ -280,7 +281,7 @@ def restore(
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
         ).rebind(saved, None if probe is None else probe.rows)
-        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
+        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear, OfTorch))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
         Standing.from_json(run.get("progress"))

@@ -233,7 +233,8 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
 
         return step
 
-    recorded = type(method).kind_of_step is not Method.kind_of_step and not task.stochastic
+    alike = type(method).kind_of_step is not Method.kind_of_step and method.unrecorded is None
+    recorded = alike and not task.stochastic
     steps = plan.total_steps if recorded else 0
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
     arranged = choice.executor.arrange(state)

@@ -42,7 +42,7 @@ from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Clock, Info, Leaves
-from bayesemble.execute.optimizers import clip_per_member
+from bayesemble.execute.optimizers.fused import clip_per_member
 from bayesemble.methods.along_training import kept_networks
 from bayesemble.methods.along_training.kept_networks import Moment
 from bayesemble.methods.along_training.stiffness import ITERATIONS, stiffness

@@ -84,6 +84,8 @@ class Subspace(GradientMethod):
         super().__post_init__()
         plane = self.basis != "curve" or self.dim in (None, 2)
         require(plane, f"the plane of a curve has two directions; leave out dim={self.dim}")
+        plain = self.basis != "curve" or (isinstance(self.learning_rate, int | float) and not self.rates_differ)
+        require(plain, "basis='curve' trains curves between members, at one learning rate; give a single number")
         few = self.num_directions <= self.rank or self.basis == "curve"
         require(few, f"{self.num_directions} directions cannot be found from rank={self.rank} deviations")
         own = self.prior == "subspace" or self.std == 1
@@ -174,7 +176,7 @@ class Subspace(GradientMethod):
             data,
             context.executor,
             epochs=self.curve_epochs,
-            learning_rate=self.learning_rate,
+            learning_rate=self.member_rates(context.clock.seed)[0],
             generators=generators,
         )
         return points
