@@ -20,11 +20,13 @@ from bayesemble.methods.size import check_memory
 from bayesemble.task.starts import refuse_trained
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import BatchSource, LoaderSource, as_source
+from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.epochs import kept_copy
-from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
+from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.due import Every
 from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.recording import FOLDER, Recording
 from bayesemble.training.run_folders.standing import Standing
@@ -53,7 +55,7 @@ def prepare(
     executor: str | Executor | Choice = "auto",
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 1,
+    checkpoint_every: int | str = 1,
     keep_checkpoints: int = checkpoints.KEEP,
     resume: bool = False,
     offload: str | Path | None = None,
@@ -61,6 +63,7 @@ def prepare(
     on_epoch: OnEpoch | None = None,
     on_nonfinite: str = "raise",
     change: Sequence[str] = (),
+    callbacks: Sequence[Any] = (),
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
@@ -72,7 +75,8 @@ def prepare(
         words = f"batch_size must be a whole number from 1, or None for all rows, got {batch_size!r}"
         batch_size = whole(batch_size, words)
     seed = whole(seed, f"seed must be a whole number, got {seed!r}", least=None)
-    _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    _check_settings(validation, patience, keep_best, checkpoint, resume)
+    every, called = Every.parse(checkpoint_every), Callbacks(callbacks, on_epoch)
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     _check_method(method)
@@ -108,9 +112,9 @@ def prepare(
         keep_best=keep_best,
         drop=on_nonfinite == "drop",
         folder=None if checkpoint is None else Path(checkpoint),
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=every,
         keep_checkpoints=keep_checkpoints,
-        on_epoch=on_epoch,
+        callbacks=called,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
     if found is None:
@@ -173,14 +177,12 @@ def _check_settings(
     patience: int | None,
     keep_best: bool,
     checkpoint: str | Path | None,
-    checkpoint_every: int,
     resume: bool,
 ) -> None:
     if patience is not None:
         whole(patience, f"patience must be a whole number of epochs from 1, got {patience!r}")
     if validation is None and (patience is not None or keep_best):
         raise SettingError("patience and keep_best go by the validation loss; pass validation=(x, y)")
-    whole(checkpoint_every, f"checkpoint_every must be a whole number of epochs from 1, got {checkpoint_every!r}")
     if resume and checkpoint is None:
         raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
 

@@ -43,7 +43,19 @@ from bayesemble.training.steps import Steps
 from bayesemble.training.stopping import StopRequest, stop_requests
 
 _NO_SEED: Any = object()  # nothing can be drawn from it: each fit has a seed of its own
-_OF_ONE_FIT = ("checkpoint", "resume", "change", "offload", "record", "on_epoch", "validation", "patience", "keep_best")
+_OF_ONE_FIT = (
+    "checkpoint",
+    "resume",
+    "change",
+    "offload",
+    "record",
+    "on_epoch",
+    "callbacks",
+    "on_interrupt",
+    "validation",
+    "patience",
+    "keep_best",
+)
 
 
 def fit_side_by_side(
@@ -255,7 +267,7 @@ class _Together:
 
     def _save(self, number: int, run: Run, at_once: bool) -> None:
         plan = self.ready[number].plan
-        due = at_once or run.standing.trained or run.standing.epoch % plan.checkpoint_every == 0
+        due = at_once or run.standing.trained or plan.checkpoint_every.after_epoch(run.standing, plan.steps)
         if plan.folder is not None and due:
             run.save(plan.folder, plan.keep_checkpoints)
 
