@@ -41,6 +41,7 @@ def test_wandb_has_the_history_of_an_offline_run(tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 2
 
 
+@pytest.mark.filterwarnings("ignore")  # what mlflow and its database say to one another
 def test_mlflow_has_the_history_and_the_settings(tmp_path):
     mlflow = oracle("mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")

@@ -19,8 +19,8 @@ OnEpoch = Callable[[State, Row], bool | None]
 class Callback:
     """What wants to know of training. All functions are optional; an object of any class that has one of them will do.
 
-    `on_step` and `on_epoch` stop training by returning True: after that step, or that epoch. What they are given is live: clone what
-    is to be kept. An error that one raises ends `fit`; the last checkpoint stays.
+    `on_step` and `on_epoch` stop training by returning True: after that step, or that epoch. What they are given is
+    live: clone what is to be kept. An error that one raises ends `fit`; the last checkpoint stays.
     """
 
     def on_start(self, ensemble: Ensemble) -> None:
@@ -74,7 +74,8 @@ class Callbacks:
 
 def _any(functions: list[Callable[..., Any]], *arguments: Any) -> bool:
     """Call all of them, and say whether one returned True."""
-    return any([bool(function(*arguments)) for function in functions])
+    answers = [function(*arguments) for function in functions]
+    return any(answers)
 
 
 def _has(one: Any, event: str) -> bool:
