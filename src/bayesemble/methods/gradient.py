@@ -15,7 +15,18 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
+from bayesemble.core.types import (
+    Batch,
+    Clock,
+    Info,
+    Inputs,
+    Leaves,
+    MemberFunction,
+    Outputs,
+    WeightedTargets,
+    map_tensors,
+    tensors_of,
+)
 from bayesemble.execute.optimizers import rates
 from bayesemble.execute.optimizers.fused import EPSILON, FUSED, Optimizer, clip_per_member
 from bayesemble.execute.optimizers.of_torch import BY_NAME, Factory, OfTorch, TorchOptimizer, as_setting, name_of
@@ -318,6 +329,8 @@ def _anchors(method: GradientMethod, task: BoundTask, seed: int) -> dict[str, Le
 def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
     if slot is None:
         return batch
+    if isinstance(batch.targets, WeightedTargets):
+        raise SettingError("anchored=True adds noise of one size to all targets, which rows with weights do not have")
     if batch.rows is None:
         raise SettingError("anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset")
     noise = slot["noise"]

@@ -22,7 +22,7 @@ from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs, tensors_of
+from bayesemble.core.types import Inputs, WeightedTargets, tensors_of
 from bayesemble.execute.choose import AS_ASKED_FOR
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers.of_torch import OfTorch
@@ -139,6 +139,8 @@ class Ensemble:
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
+            if isinstance(batch.targets, WeightedTargets):
+                raise DataError("predictions are scored with every row counting alike; leave the weights out: (x, y)")
             yield predict(batch.inputs, number=number), batch.targets.cpu()
         self._last_predictor.forget_if_large()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from bayesemble.core.errors import BayesembleError, DataError, Interrupted, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.offload import Allocator
-from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.core.types import Batch, Clock, Info, WeightedTargets
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import Method
 from bayesemble.task.starts import Clones
@@ -292,13 +292,17 @@ def _leave_behind(state: State, before: State, told: list[Info], standing: Stand
 
 def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
     """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
-    predict, total, count = ensemble.predictor(), 0.0, 0
+    predict, total, count = ensemble.predictor(), 0.0, 0.0
     per_member = isinstance(held_out, ArraySource) and held_out.per_member
     for number, batch in enumerate(held_out.in_order(1024)):
         predictive = predict(batch.inputs, per_member=per_member, number=number)
+        own = batch.targets
+        targets, weights = (own.values, own.weights.double()) if isinstance(own, WeightedTargets) else (own, None)
         if per_member:
-            log_prob = predictive.member_log_prob(batch.targets)[predictive.weights > 0].mean(0)
+            log_prob = predictive.member_log_prob(targets)[predictive.weights > 0].mean(0)
         else:
-            log_prob = predictive.log_prob(batch.targets)
-        total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
+            log_prob = predictive.log_prob(targets)
+        log_prob = log_prob.double()
+        total -= float(log_prob.sum() if weights is None else (weights * log_prob).sum())
+        count += log_prob.numel() if weights is None else float(weights.sum())
     return total / count

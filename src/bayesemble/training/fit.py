@@ -55,6 +55,7 @@ def fit(
     change: Sequence[str] = (),
     callbacks: Sequence[Any] = (),
     on_interrupt: str = "raise",
+    weights: bool = False,
 ) -> Ensemble:
     """Train an ensemble.
 
@@ -62,7 +63,8 @@ def fit(
         task: What is inferred.
         method: How members are placed.
         data: `(x, y)` arrays or tensors, a `Dataset`, a `DataLoader`, or `PerMember(x, y)`. Inputs may be tuples
-            or mappings of tensors.
+            or mappings of tensors. `(x, y, w)` has a weight for each row, a number from 0: the log joint is then
+            that of rows repeated w times, with N the sum of the weights.
         epochs: Passes over the data.
         batch_size: Rows per step; None takes all at once, or what the `DataLoader` gives.
         validation: Data whose loss, -log p(y|x) under the averaged prediction, is taken after each epoch.
@@ -99,6 +101,8 @@ def fit(
         on_interrupt: What becomes of Ctrl-C. "raise" raises `Interrupted`, so that a script ends. "return" returns what
             there is, with a warning, and the script goes on; the method has not completed it, so that predictions are
             those of the members.
+        weights: Whether a `Dataset` or a `DataLoader` gives a weight with each row, (inputs, targets, weight). The
+            sum of all weights is then needed as `Task(num_data=...)`. Three arrays need no such word.
 
     Ctrl-C waits for the end of a step and raises `Interrupted`, a `KeyboardInterrupt` whose `ensemble` is what there
     was then; a second one acts at once. With `checkpoint`, a checkpoint is written before, and also on SIGTERM, after
@@ -128,6 +132,7 @@ def fit(
         on_nonfinite=on_nonfinite,
         change=change,
         callbacks=callbacks,
+        weights=weights,
     )
     try:
         with kept_memory():

@@ -64,6 +64,7 @@ def prepare(
     on_nonfinite: str = "raise",
     change: Sequence[str] = (),
     callbacks: Sequence[Any] = (),
+    weights: bool = False,
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
@@ -85,8 +86,8 @@ def prepare(
     device = _usable(device)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
-    source = as_source(data, task.dtype, batch_size)
-    bound = task.bind(source.num_data, source.example())
+    source = as_source(data, task.dtype, batch_size, weights=weights)
+    bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
@@ -96,7 +97,7 @@ def prepare(
         bound.module.to(device)
     held_out = None
     if validation is not None:
-        held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(bound, training=False)
+        held_out = as_source(validation, task.dtype, batch_size, False, weights).checked(bound, training=False)
         held_out.check_members(method.num_members)
 
     found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)

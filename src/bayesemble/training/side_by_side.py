@@ -127,7 +127,7 @@ def _kind(one: Ready) -> Hashable | None:
         return None
     if task.stochastic or task.allocator.on_disk or ensemble.state.members.shared:
         return None
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in (*tensors_of(source.inputs), source.targets))
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in tensors_of((source.inputs, source.targets, source.weights)))
     return id(task.network), task.num_data, repr(method), executor, shapes, plan.epochs, plan.batch_size, plan.device
 
 

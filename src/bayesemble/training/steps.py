@@ -218,4 +218,5 @@ def _with_leaves(like: State, found: Sequence[Tensor]) -> State:
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
     inputs = [batch.inputs] if isinstance(batch.inputs, Tensor) else tensors_of(batch.inputs)
-    return [*inputs, batch.targets, *([] if batch.rows is None else [batch.rows])]
+    targets = [batch.targets] if isinstance(batch.targets, Tensor) else tensors_of(batch.targets)
+    return [*inputs, *targets, *([] if batch.rows is None else [batch.rows])]

@@ -31,7 +31,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, TrainingData
+from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, Targets, TrainingData, total_weight
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
 from bayesemble.methods.base import Context
@@ -274,7 +274,7 @@ def _normal(shape: tuple[int, int], generators: list[torch.Generator]) -> Tensor
     return torch.stack([torch.randn(shape[1], generator=own) for own in generators]).double()
 
 
-def _at(function: MemberFunction, targets: Tensor) -> MemberFunction:
+def _at(function: MemberFunction, targets: Targets) -> MemberFunction:
     """The function with targets that all members share."""
     return lambda params, buffers, inputs, _: function(params, buffers, inputs, targets)
 
@@ -282,7 +282,7 @@ def _at(function: MemberFunction, targets: Tensor) -> MemberFunction:
 def _log_likelihood(members: Members, data: TrainingData, context: Context) -> Tensor:
     """Log likelihood of all rows, `(member,)`, in double precision; batch norm uses the statistics of each batch."""
     task, executor = context.task, context.executor
-    total, rows = torch.zeros(members.num_members, dtype=torch.float64), 0
+    total, rows = torch.zeros(members.num_members, dtype=torch.float64), 0.0
     for batch in data():
         with batch_norm.batch_statistics(task.module):
             if batch.targets_per_member:
@@ -290,6 +290,6 @@ def _log_likelihood(members: Members, data: TrainingData, context: Context) -> T
             else:
                 function = _at(batch_norm.log_likelihood_of(task), batch.targets)
                 value = executor.outputs(function, members, batch.inputs, batch.inputs_per_member)
-        size = batch.targets.shape[1 if batch.targets_per_member else 0]
+        size = total_weight(batch.targets_of(0))
         total, rows = total + size * value.double().cpu(), rows + size
     return total * task.num_data / rows
