@@ -81,6 +81,11 @@ pytree.register_pytree_node(
 Targets = Tensor | WeightedTargets
 
 
+def in_parts(targets: Targets) -> tuple[Tensor, Tensor | None]:
+    """Targets and weights; None if rows have none."""
+    return (targets.values, targets.weights) if isinstance(targets, WeightedTargets) else (targets, None)
+
+
 def total_weight(targets: Targets) -> float:
     """What the rows of one member count for together: their number, unless they have weights."""
     return float(targets.weights.double().sum()) if isinstance(targets, WeightedTargets) else len(targets)

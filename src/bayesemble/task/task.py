@@ -17,7 +17,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.types import Inputs, Leaves, Targets, WeightedTargets
+from bayesemble.core.types import Inputs, Leaves, Targets, in_parts
 from bayesemble.predictive import Predictive
 from bayesemble.task.first_look import Seen, look, together
 from bayesemble.task.likelihoods import Likelihood
@@ -166,8 +166,8 @@ class Task:
         """
         numbers = range(self.num_architectures)
         seen = together([self._look(index, inputs) for index in numbers], [called(self.module, i) for i in numbers])
-        stands_for = num_rows if weight is None else weight
-        return self._bound(stands_for if self.num_data is None else self.num_data, num_rows, seen, inputs)
+        counted = num_rows if weight is None else weight
+        return self._bound(counted if self.num_data is None else self.num_data, num_rows, seen, inputs)
 
     def rebind(self, saved: Mapping[str, Any], example: Inputs | None = None) -> BoundTask:
         """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
@@ -334,14 +334,10 @@ class BoundTask(Task):
         return self.log_likelihood(self.forward(params, buffers, inputs, training=True), targets, params)
 
     def log_likelihood(self, outputs: Tensor, targets: Targets, params: Leaves) -> Tensor:
-        """The mean over the batch of log p(y|f), for outputs `(batch, ...)` of one member.
-
-        Where rows have weights w, it is sum(w log p(y|f)) / sum(w), and N is the sum of all weights.
-        """
-        if not isinstance(targets, WeightedTargets):
-            return self.likelihood.log_prob(outputs, targets, self.likelihood_leaves(params)).mean()
-        log_prob = self.likelihood.log_prob(outputs, targets.values, self.likelihood_leaves(params))
-        return (targets.weights * log_prob).sum() / targets.weights.sum()
+        """The mean over the batch of log p(y|f); of rows with weights, sum(w log p(y|f)) / sum(w)."""
+        values, weights = in_parts(targets)
+        log_prob = self.likelihood.log_prob(outputs, values, self.likelihood_leaves(params))
+        return log_prob.mean() if weights is None else (weights * log_prob).sum() / weights.sum()
 
     def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
         """Unnormalised log posterior of each member, `(member,)`.

@@ -16,7 +16,7 @@ from torch import Tensor
 from bayesemble.core.errors import BayesembleError, DataError, Interrupted, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.offload import Allocator
-from bayesemble.core.types import Batch, Clock, Info, WeightedTargets
+from bayesemble.core.types import Batch, Clock, Info, in_parts, total_weight
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import Method
 from bayesemble.task.starts import Clones
@@ -296,13 +296,12 @@ def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
     per_member = isinstance(held_out, ArraySource) and held_out.per_member
     for number, batch in enumerate(held_out.in_order(1024)):
         predictive = predict(batch.inputs, per_member=per_member, number=number)
-        own = batch.targets
-        targets, weights = (own.values, own.weights.double()) if isinstance(own, WeightedTargets) else (own, None)
+        targets, weights = in_parts(batch.targets)
         if per_member:
             log_prob = predictive.member_log_prob(targets)[predictive.weights > 0].mean(0)
         else:
             log_prob = predictive.log_prob(targets)
         log_prob = log_prob.double()
         total -= float(log_prob.sum() if weights is None else (weights * log_prob).sum())
-        count += log_prob.numel() if weights is None else float(weights.sum())
+        count += log_prob.numel() if weights is None else total_weight(batch.targets)
     return total / count
