@@ -4,12 +4,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
 
 import bayesemble as be
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.core.types import Batch, Clock, Info, WeightedTargets
 from bayesemble.methods import METHODS, make_method
 from bayesemble.task.task import BoundTask
 from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
@@ -249,3 +250,19 @@ def test_parts_that_would_change_the_numbers_are_refused(make, method, options, 
 def test_parts_and_members_on_disk_are_refused(tmp_path):
     with pytest.raises(be.SettingError, match="max_batch adds up gradients in memory"):
         quick_fit(be.Task(small_mlp, be.Categorical()), table(), max_batch=4, offload=tmp_path / "disk")
+
+
+def test_parts_of_a_batch_count_by_the_weights_of_their_rows():
+    x, y = table(12)
+    weights = torch.tensor([3.0, 0, 1, 2, 0, 0, 0, 0, 1, 1, 5, 0.5])
+    bound = be.Task(small_mlp, be.Categorical()).bind(12, x)
+    members = bound.new_members(2, seed=0)
+    batch = Batch(x, WeightedTargets(y, weights))
+
+    def gradients(most: int | None) -> list[Tensor]:
+        context = be.Context(replace(bound, max_batch=most), be.Vmap(), Clock(0, 1, 0))
+        value, slopes = context.gradients(members, batch)
+        return [value, *slopes.values()]
+
+    for one, other in zip(gradients(4), gradients(None), strict=True):  # the second part weighs nothing
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -226,7 +226,7 @@ def _time(executors: list[Executor], stepper: Stepper) -> dict[Executor, float]:
 
 
 def _few_rows(batch: Batch, num_members: int, num_rows: int = 4) -> Batch:
-    def few(per_member: bool) -> Callable[[Tensor], Tensor]:
+    def few(per_member: bool) -> Callable[[Any], Any]:
         return lambda leaf: leaf[:num_members, :num_rows] if per_member else leaf[:num_rows]
 
     return replace(

@@ -11,9 +11,20 @@ import torch
 from torch import Tensor
 
 from bayesemble.core import seeds
+from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import validate
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, TrainingData
+from bayesemble.core.types import (
+    Batch,
+    Clock,
+    Info,
+    Inputs,
+    Leaves,
+    MemberFunction,
+    TrainingData,
+    WeightedTargets,
+    total_weight,
+)
 from bayesemble.execute.executor import Executor
 from bayesemble.task.task import BoundTask, Task
 
@@ -35,7 +46,11 @@ class Context:
 
     def number(self, method: Method, name: str) -> float | Tensor:
         """One of `method.numbers` at this step; a tensor without axes where the step is recorded."""
-        return (method.numbers(self.clock) if self.given_numbers is None else self.given_numbers)[name]
+        return self.numbers(method)[name]
+
+    def numbers(self, method: Method) -> Mapping[str, float | Tensor]:
+        """All of `method.numbers` at this step."""
+        return method.numbers(self.clock) if self.given_numbers is None else self.given_numbers
 
     def gradients(
         self, members: Members, batch: Batch, function: MemberFunction | None = None
@@ -57,17 +72,28 @@ class Context:
         if len(parts) == 1:
             return self.executor.gradients(function, members, batch, random, allocator)
         total, sums = members.weights.new_zeros(()), {n: torch.zeros_like(leaf) for n, leaf in members.params.items()}
+        shares = _shares(parts, batch)
         for number, part in enumerate(parts):
+            if not shares[number]:  # rows without weight have no mean
+                continue
             own = None if random is None else [seeds.child(seed, "part", number) for seed in random]
             values, gradients = self.executor.gradients(function, members, part, own, allocator)
-            share = part.num_rows / batch.num_rows
-            total = total + share * values
-            torch._foreach_add_(list(sums.values()), [gradients[name] for name in sums], alpha=share)
+            total = total + shares[number] * values
+            torch._foreach_add_(list(sums.values()), [gradients[name] for name in sums], alpha=shares[number])
         return total.to(values.dtype), sums
 
     def random_seeds(self, members: Members) -> list[int] | None:
         """Seeds for what is random inside each member at this step, such as dropout masks; None if nothing is."""
         return self.clock.member_seeds(members.num_members) if self.task.stochastic else None
+
+
+def _shares(parts: list[Batch], whole: Batch) -> list[float]:
+    """What the mean over each part counts for in the mean over the whole batch."""
+    if not isinstance(whole.targets, WeightedTargets):
+        return [part.num_rows / whole.num_rows for part in parts]
+    if whole.targets_per_member:
+        raise SettingError("max_batch splits batches, in which each member has weights of its own here; leave it out")
+    return [total_weight(part.targets) / total_weight(whole.targets) for part in parts]
 
 
 class Extent(NamedTuple):
@@ -109,9 +135,6 @@ class Method(ABC):
     independent: ClassVar[bool] = False
     """Whether each member moves without regard to the others, and what a slot has of it lies at its number, so that
     one can be left behind."""
-    steps_alike: ClassVar[bool] = False
-    """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock than a
-    learning rate, so that fits with other seeds can take it together."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Settings that may change when a run is resumed: those that nothing in the state depends on."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()
@@ -144,6 +167,17 @@ class Method(ABC):
         Steps of one kind do the same to state, batch and `numbers`, whatever their values; they draw nothing at random
         and do not look at the clock. None is a step that is on its own, as all are unless a method says otherwise.
         """
+        return None
+
+    @property
+    def steps_alike(self) -> bool:
+        """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock
+        than a learning rate, so that fits with other seeds can take it together."""
+        return False
+
+    @property
+    def unrecorded(self) -> str | None:
+        """Why no step can be recorded whatever its kind, such as an optimiser that looks at numbers; None if it can."""
         return None
 
     def numbers(self, clock: Clock) -> dict[str, float]:

@@ -31,7 +31,6 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Info, Inputs, Leaves, MemberFunction, TrainingData
-from bayesemble.execute.optimizers import OPTIMIZER_SLOTS
 from bayesemble.methods import numbered_draws
 from bayesemble.methods.base import Context, Extent
 from bayesemble.methods.gradient import GradientMethod, in_turn
@@ -70,7 +69,7 @@ class MeanField(GradientMethod):
     @property
     def training_slots(self) -> tuple[str, ...]:
         """The moments of the optimiser, and how noise comes into layers."""
-        return (*OPTIMIZER_SLOTS, _KINDS)
+        return (*super().training_slots, _KINDS)
 
     @property
     def needs_training(self) -> bool:

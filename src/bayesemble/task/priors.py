@@ -34,7 +34,7 @@ class Prior(ABC):
     stated: ClassVar[bool] = True
     """Whether somebody believes in it. Members that repel one another spread as wide as a stated prior says."""
 
-    def weight(self, num_data: int, num_parameters: int) -> float:
+    def weight(self, num_data: float, num_parameters: int) -> float:
         """What the log density counts for in the log joint."""
         return 1.0
 
@@ -264,7 +264,7 @@ class VaguePrior(NormalPrior):
             "NormalPrior for others",
         )
 
-    def weight(self, num_data: int, num_parameters: int) -> float:
+    def weight(self, num_data: float, num_parameters: int) -> float:
         """T, from the numbers of rows and of weights."""
         return min(_LARGEST_WEIGHT_OF_VAGUE_PRIOR, num_data / max(num_parameters, 1))
 

@@ -15,7 +15,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.types import Inputs, Leaves
+from bayesemble.core.types import Inputs, Leaves, Targets, in_parts
 from bayesemble.predictive import Predictive
 from bayesemble.task.adapters.leaves import in_common, leaves_of, stands_still
 from bayesemble.task.adapters.still import hold_still
@@ -51,8 +51,8 @@ class Task:
     """Below 1: a cold posterior, sharper than Bayes' rule gives."""
     output: str | Callable[[Any], Tensor] | None = None
     """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
-    num_data: int | None = None
-    """Number of rows that the likelihood stands for; by default those of the training data."""
+    num_data: float | None = None
+    """Number of rows that the likelihood stands for; by default those of the training data, or their weights' sum."""
     start: str | None = None
     """How members begin if the model is a network, not a factory: "fresh" re-initialises it for each of them, "given"
     takes its weights. None re-initialises it too, but training refuses to do that to a network that looks trained."""
@@ -163,14 +163,15 @@ class Task:
             return 1.0
         return self.prior.weight(self.num_data, self.num_parameters)
 
-    def bind(self, num_rows: int, inputs: Inputs) -> BoundTask:
+    def bind(self, num_rows: int, inputs: Inputs, weight: float | None = None) -> BoundTask:
         """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on.
 
-        `num_rows` is how many rows there are in all.
+        `num_rows` is how many rows there are in all, `weight` the sum of their weights, if they have any.
         """
         numbers = range(self.num_architectures)
         seen = together([self._look(index, inputs) for index in numbers], [called(self.module, i) for i in numbers])
-        return self._bound(num_rows if self.num_data is None else self.num_data, num_rows, seen, inputs)
+        counted = num_rows if weight is None else weight
+        return self._bound(counted if self.num_data is None else self.num_data, num_rows, seen, inputs)
 
     def rebind(self, saved: Mapping[str, Any], example: Inputs | None = None) -> BoundTask:
         """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
@@ -178,7 +179,7 @@ class Task:
         bound = self._bound(saved["num_data"], saved["num_rows"], Seen((), saved["stochastic"], False), example)
         return replace(bound, output_shape=None if shape is None else tuple(shape))
 
-    def _bound(self, num_data: int, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
+    def _bound(self, num_data: float, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
         given = self.networks_given[0] if self.start == "given" and self.networks_given and not self.mixed else None
         return BoundTask(
             self.model,
@@ -262,8 +263,8 @@ class Task:
 class BoundTask(Task):
     """A task that has met its data: how many rows there are, and what the network gives for one of them."""
 
-    num_data: int
-    """Number of rows that the likelihood stands for; 0 if it is not known."""
+    num_data: float
+    """Number of rows that the likelihood stands for, or the sum of their weights; 0 if it is not known."""
     num_rows: int
     """Number of rows of the training data; 0 if it is not known."""
     output_shape: tuple[int, ...] | None
@@ -331,13 +332,15 @@ class BoundTask(Task):
         """Shape of the outputs of one row, found by a run on these inputs if it is not known."""
         return self._look(0, inputs).output_shape if self.output_shape is None else self.output_shape
 
-    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Targets) -> Tensor:
         """The data term of one member in training: the mean over the batch of log p(y|f)."""
         return self.log_likelihood(self.forward(params, buffers, inputs, training=True), targets, params)
 
-    def log_likelihood(self, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
-        """The mean over the batch of log p(y|f), for outputs `(batch, ...)` of one member."""
-        return self.likelihood.log_prob(outputs, targets, self.likelihood_leaves(params)).mean()
+    def log_likelihood(self, outputs: Tensor, targets: Targets, params: Leaves) -> Tensor:
+        """The mean over the batch of log p(y|f); of rows with weights, sum(w log p(y|f)) / sum(w)."""
+        values, weights = in_parts(targets)
+        log_prob = self.likelihood.log_prob(outputs, values, self.likelihood_leaves(params))
+        return log_prob.mean() if weights is None else (weights * log_prob).sum() / weights.sum()
 
     def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
         """Unnormalised log posterior of each member, `(member,)`.

@@ -22,9 +22,10 @@ from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs, Leaves, tensors_of
+from bayesemble.core.types import Inputs, Leaves, WeightedTargets, tensors_of
 from bayesemble.execute.choose import AS_ASKED_FOR, wished
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.optimizers.of_torch import OfTorch
 from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
@@ -186,6 +187,8 @@ class Ensemble:
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
+            if isinstance(batch.targets, WeightedTargets):
+                raise DataError("predictions are scored with every row counting alike; leave the weights out: (x, y)")
             yield predict(batch.inputs, number=number), batch.targets.cpu()
         self._last_predictor.forget_if_large()
 
@@ -369,7 +372,7 @@ def restore(
             targets=saved.get("targets"),
             train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
         ).rebind(saved, None if probe is None else probe.rows)
-        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
+        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear, OfTorch))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
         Standing.from_json(run.get("progress"))

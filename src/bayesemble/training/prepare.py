@@ -24,14 +24,16 @@ from bayesemble.task.starts.center import check_same_center, on_device
 from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import BatchSource, LoaderSource, as_source
+from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
-from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
+from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.backbone import with_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.due import Every
 from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.recording import FOLDER, Recording
 from bayesemble.training.run_folders.standing import Standing
@@ -60,7 +62,7 @@ def prepare(
     executor: str | Executor | Choice = "auto",
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 1,
+    checkpoint_every: int | str = 1,
     keep_checkpoints: int = checkpoints.KEEP,
     resume: bool = False,
     offload: str | Path | None = None,
@@ -72,6 +74,8 @@ def prepare(
     start: Ensemble | Sequence[Any] | None = None,
     precision: str | None = None,
     max_batch: int | None = None,
+    callbacks: Sequence[Any] = (),
+    weights: bool = False,
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
@@ -85,8 +89,9 @@ def prepare(
     seed = whole(seed, f"seed must be a whole number, got {seed!r}", least=None)
     if max_batch is not None:
         max_batch = whole(max_batch, f"max_batch must be a whole number of rows from 1, or None, got {max_batch!r}")
-    _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    _check_settings(validation, patience, keep_best, checkpoint, resume)
     require(epochs > 0 or validation is None, "validation is looked at after each epoch, of which epochs=0 has none")
+    every, called = Every.parse(checkpoint_every), Callbacks(callbacks, on_epoch)
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     _check_method(method)
@@ -95,8 +100,8 @@ def prepare(
     device = _usable(device)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
-    source = as_source(data, task.dtype, batch_size, targets=task.targets)
-    bound = task.bind(source.num_data, source.example())
+    source = as_source(data, task.dtype, batch_size, targets=task.targets, weights=weights)
+    bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
@@ -110,7 +115,7 @@ def prepare(
         bound = replace(bound, prior=on_device(bound.prior, device))
     held_out = None
     if validation is not None:
-        held_out = as_source(validation, task.dtype, batch_size, shuffle=False, targets=task.targets)
+        held_out = as_source(validation, task.dtype, batch_size, False, task.targets, weights)
         held_out = held_out.checked(bound, training=False)
         held_out.check_members(method.num_members)
 
@@ -129,9 +134,9 @@ def prepare(
         keep_best=keep_best,
         drop=on_nonfinite == "drop",
         folder=None if checkpoint is None else Path(checkpoint),
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=every,
         keep_checkpoints=keep_checkpoints,
-        on_epoch=on_epoch,
+        callbacks=called,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
     features, plain = None if method.changes_inputs else FrozenFeatures.of(placed, device), source
@@ -203,14 +208,12 @@ def _check_settings(
     patience: int | None,
     keep_best: bool,
     checkpoint: str | Path | None,
-    checkpoint_every: int,
     resume: bool,
 ) -> None:
     if patience is not None:
         whole(patience, f"patience must be a whole number of epochs from 1, got {patience!r}")
     if validation is None and (patience is not None or keep_best):
         raise SettingError("patience and keep_best go by the validation loss; pass validation=(x, y)")
-    whole(checkpoint_every, f"checkpoint_every must be a whole number of epochs from 1, got {checkpoint_every!r}")
     if resume and checkpoint is None:
         raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
 
@@ -292,7 +295,8 @@ def _start(
 
         return step
 
-    recorded = type(method).kind_of_step is not Method.kind_of_step and not task.stochastic
+    alike = type(method).kind_of_step is not Method.kind_of_step and method.unrecorded is None
+    recorded = alike and not task.stochastic
     steps = plan.total_steps if recorded else 0
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
     arranged = choice.executor.arrange(state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,13 +10,13 @@ import torch
 from bayesemble.core.members import State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Clock, Info
+from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.run_folders import checkpoint as checkpoints
-from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
+from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.due import EVERY_EPOCH, Every
 from bayesemble.training.run_folders.fingerprint import Fingerprint
 from bayesemble.training.run_folders.standing import Standing
-
-OnEpoch = Callable[[State, Row], bool | None]
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ class Plan:
     drop: bool = False
     """Whether members that are no longer finite are left behind, rather than ending the run."""
     folder: Path | None = None
-    checkpoint_every: int = 1
+    checkpoint_every: Every = EVERY_EPOCH
     keep_checkpoints: int = checkpoints.KEEP
-    on_epoch: OnEpoch | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
     data: dict[str, Fingerprint] = field(default_factory=dict)
     """What tells the rows of "training" and "validation" from others, if there is a folder."""
 

@@ -51,6 +51,8 @@ _OF_ONE_FIT = (
     "cache",
     "record",
     "on_epoch",
+    "callbacks",
+    "on_interrupt",
     "validation",
     "patience",
     "keep_best",
@@ -128,7 +130,7 @@ def _kind(one: Ready) -> Hashable | None:
         return None
     if task.stochastic or task.allocator.on_disk or ensemble.state.members.shared:
         return None
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in (*tensors_of(source.inputs), source.targets))
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in tensors_of((source.inputs, source.targets, source.weights)))
     return id(task.network), task.num_data, repr(method), executor, shapes, plan.epochs, plan.batch_size, plan.device
 
 
@@ -268,7 +270,7 @@ class _Together:
 
     def _save(self, number: int, run: Run, at_once: bool) -> None:
         plan = self.ready[number].plan
-        due = at_once or run.standing.trained or run.standing.epoch % plan.checkpoint_every == 0
+        due = at_once or run.standing.trained or plan.checkpoint_every.after_epoch(run.standing, plan.steps)
         if plan.folder is not None and due:
             run.save(plan.folder, plan.keep_checkpoints)
 

@@ -35,7 +35,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.memory import available_memory
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, map_tensors
+from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, WeightedTargets, map_tensors
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.laplace import by_features, gauss_newton
@@ -289,6 +289,8 @@ class Laplace(GradientMethod):
             return ((batch.inputs_of(member), batch.targets_of(member)) for batch in data())
 
         task, from_task = network.task, self.prior == "task"
+        if self.structure == "kron" and any(isinstance(targets, WeightedTargets) for _, targets in rows()):
+            raise SettingError("structure='kron' has no weights of rows; use structure='diag' or 'full'")
         total, num_rows = gauss_newton.log_likelihood(network, rows())
         counted = task.data_factor * task.temperature / num_rows  # what a row stands for
         precisions, size = self._prior_at(network)
@@ -316,20 +318,16 @@ class Laplace(GradientMethod):
             if prior.couples_leaves:
                 return prior.root, prior.squared_distance(chosen)
             return {name: prior.stds[name].double() ** -2 for name in chosen}, prior.squared_distance(chosen)
-        precisions: dict[str, float | Tensor] = dict.fromkeys(chosen, 1.0)
-        if prior is not None:
-            precisions = {name: task.scales[name] ** -2.0 for name in chosen}
-        return precisions, sum(
-            float(precisions[name]) * _squared_distance(task, name, leaf) for name, leaf in chosen.items()
-        )
+        precisions = {name: 1.0 if prior is None else task.scales[name] ** -2.0 for name in chosen}
+        return precisions, sum(precisions[name] * _squared_distance(task, name, leaf) for name, leaf in chosen.items())
 
-    def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: int) -> list[Block]:
+    def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: float) -> list[Block]:
         found = by_features.blocks(network, rows(), self.structure, plan)
         if found is not None:
             return found
         logger.info("the curvature of %s is taken row by row through the whole network", ", ".join(network.names))
         if self.structure == "kron":
-            return kronecker(network, rows, plan, num_rows)
+            return kronecker(network, rows, plan, int(num_rows))
         return [(gauss_newton.whole if self.structure == "full" else gauss_newton.diagonal)(network, rows(), plan[0])]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, TrainingError
 from bayesemble.core.members import Members
-from bayesemble.core.types import Batch, Leaves
+from bayesemble.core.types import Batch, Leaves, tensors_of
 from bayesemble.task.networks import new_module
 from bayesemble.task.task import BoundTask
 
@@ -63,7 +63,7 @@ def _low_loss(task: BoundTask, batch: Batch) -> str | None:
 
 @torch.no_grad()
 def _loss(task: BoundTask, batch: Batch, params: Leaves, buffers: Leaves) -> Tensor:
-    device = batch.targets.device
+    device = tensors_of(batch.targets)[0].device
     params, buffers = ({name: leaf.to(device) for name, leaf in leaves.items()} for leaves in (params, buffers))
     outputs = task.forward(params, buffers, batch.inputs_of(0))
     return -task.log_likelihood(outputs, batch.targets_of(0), params).double()
