@@ -126,7 +126,10 @@ def _inverse_roots(block: Block, shapes: Shapes, precisions: Precisions) -> Tens
     """d^-1/2 of each column; or the root S of a covariance S S' of all columns."""
     if isinstance(precisions, Tensor):
         return precisions.to(block.right)
-    stds = [torch.as_tensor(precisions[name]).to(block.right).pow(-0.5) for name in block.layout.names]
+    stds = [
+        torch.as_tensor(precisions[name], dtype=block.right.dtype).to(block.right).pow(-0.5)
+        for name in block.layout.names
+    ]
     columns = zip(stds, block.layout.columns(shapes), strict=True)
     return torch.cat([std.flatten() if std.dim() else std.expand(count) for std, count in columns])
 
