@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bayesemble.core.types import Batch, Clock, map_tensors, tensors_of
+from bayesemble.core.types import Batch, Clock, WeightedTargets, in_parts, map_tensors, tensors_of, total_weight
 
 
 def test_map_tensors_reaches_every_tensor_and_keeps_the_structure():
@@ -67,3 +67,21 @@ def test_seeds_of_a_member_depend_on_seed_step_and_member_but_not_on_the_number_
 def test_a_clock_cannot_be_turned():
     with pytest.raises(AttributeError, match="cannot assign to field 'step'"):
         Clock(0, 1, 0).step = 1
+
+
+def test_rows_are_taken_from_weighted_targets_as_from_a_tensor():
+    targets = WeightedTargets(torch.arange(12.0).reshape(6, 2), torch.arange(6.0))
+    assert (len(targets), targets.shape) == (6, (6, 2))
+    assert torch.equal(targets[1:3].values, targets.values[1:3])
+    assert torch.equal(targets[1:3].weights, torch.tensor([1.0, 2.0]))
+    parts = targets.split([4, 2])
+    assert [part.weights.tolist() for part in parts] == [[0, 1, 2, 3], [4, 5]]
+    assert [leaf.shape for leaf in tensors_of(targets)] == [(6, 2), (6,)]
+    doubled = map_tensors(lambda leaf: 2 * leaf, targets)
+    assert isinstance(doubled, WeightedTargets)
+    assert torch.equal(doubled.weights, 2 * targets.weights)
+    assert total_weight(targets) == 15
+    assert total_weight(targets.values) == 6
+    batch = Batch(torch.zeros(6, 1), targets)
+    assert [part.num_rows for part in batch.parts([4, 2])] == [4, 2]
+    assert in_parts(targets.values) == (targets.values, None)
