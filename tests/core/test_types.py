@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bayesemble.core.types import Batch, Clock, map_tensors, tensors_of
+from bayesemble.core.types import Batch, Clock, WeightedTargets, in_parts, map_tensors, tensors_of, total_weight
 
 
 def test_map_tensors_reaches_every_tensor_and_keeps_the_structure():
@@ -85,3 +85,21 @@ def test_a_batch_is_split_into_parts_that_hold_all_its_rows_in_order(per_member)
 
 def test_a_run_without_steps_is_over():
     assert Clock(0, 0, seed=0).progress == 1.0
+
+
+def test_rows_are_taken_from_weighted_targets_as_from_a_tensor():
+    targets = WeightedTargets(torch.arange(12.0).reshape(6, 2), torch.arange(6.0))
+    assert (len(targets), targets.shape) == (6, (6, 2))
+    assert torch.equal(targets[1:3].values, targets.values[1:3])
+    assert torch.equal(targets[1:3].weights, torch.tensor([1.0, 2.0]))
+    parts = targets.split([4, 2])
+    assert [part.weights.tolist() for part in parts] == [[0, 1, 2, 3], [4, 5]]
+    assert [leaf.shape for leaf in tensors_of(targets)] == [(6, 2), (6,)]
+    doubled = map_tensors(lambda leaf: 2 * leaf, targets)
+    assert isinstance(doubled, WeightedTargets)
+    assert torch.equal(doubled.weights, 2 * targets.weights)
+    assert total_weight(targets) == 15
+    assert total_weight(targets.values) == 6
+    batch = Batch(torch.zeros(6, 1), targets)
+    assert [part.num_rows for part in batch.parts([4, 2])] == [4, 2]
+    assert in_parts(targets.values) == (targets.values, None)

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bayesemble as be
 from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.types import WeightedTargets
 from helpers import largest_difference, quick_fit
 
 WEIGHTS = torch.tensor([1.0, 3.0, 0.0, 2.0, 1.0, 2.0, 1.0, 4.0, 1.0, 1.0, 2.0, 1.0], dtype=torch.float64)
@@ -90,8 +91,6 @@ def test_weights_that_are_no_whole_numbers_scale_the_log_joint():
     bound = quick_fit(TASK, (X, Y, WEIGHTS / 4), METHODS["deep"], **OPTIONS).task
     assert bound.num_data == 19 / 4
     outputs = torch.randn(12, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    from bayesemble.core.types import WeightedTargets
-
     found = bound.data_factor * bound.log_likelihood(outputs, WeightedTargets(Y, WEIGHTS / 4), {})
     expected = -(WEIGHTS / 4 * nn.functional.cross_entropy(outputs, Y, reduction="none")).sum()
     torch.testing.assert_close(found, expected)
@@ -148,3 +147,11 @@ def test_a_run_with_other_weights_is_not_resumed(tmp_path):
     quick_fit(TASK, (X, Y, WEIGHTS), METHODS["deep"], checkpoint=tmp_path, **OPTIONS)
     with pytest.raises(be.CheckpointError):
         quick_fit(TASK, (X, Y, WEIGHTS + 1), METHODS["deep"], checkpoint=tmp_path, resume=True, **OPTIONS)
+
+
+def test_fits_side_by_side_have_their_weights():
+    method, options = be.DeepEnsemble(num_members=2), {"epochs": 4, "batch_size": 6, "executor": "vmap"}
+    data = [TensorDataset(X, Y, weights) for weights in (WEIGHTS + 1, WEIGHTS + 0.5)]
+    together = be.fit_side_by_side(TASK, method, data, weights=True, progress=False, **options)
+    for own, fitted in zip(data, together, strict=True):
+        assert difference(fitted, quick_fit(TASK, own.tensors, method, **options)) == 0

@@ -254,10 +254,10 @@ def test_data_is_checked_where_it_comes_in(name):
 
 
 @pytest.mark.parametrize(
-    "data", [np.zeros((3, 2)), (1, 2, 3), None, "file.csv"], ids=["array", "triple", "none", "text"]
+    "data", [np.zeros((3, 2)), (1, 2, 3, 4), None, "file.csv"], ids=["array", "four", "none", "text"]
 )
 def test_what_is_no_data_is_refused_by_its_type(data):
-    with pytest.raises(DataError, match=rf"a pair \(x, y\), .* a Dataset, a DataLoader.*got {type(data).__name__}"):
+    with pytest.raises(DataError, match=rf"a pair \(x, y\), .*, a Dataset, a DataLoader.*got {type(data).__name__}"):
         as_source(data, FLOAT)
 
 
@@ -330,7 +330,7 @@ def test_a_loader_that_yields_nan_is_refused():
 
 def test_a_loader_must_yield_pairs():
     loader = DataLoader(TensorDataset(torch.zeros(4, 2)), batch_size=2)
-    with pytest.raises(DataError, match=r"must yield pairs \(inputs, targets\), it yielded list"):
+    with pytest.raises(DataError, match=r"must yield pairs \(inputs, targets\), it yielded 1 items"):
         list(as_source(loader, FLOAT).epoch(0, None, seed=0))
 
 

@@ -276,7 +276,7 @@ BAD_DATA = {
     "mismatched lengths": ((X, Y[:-1]), "same number of rows, got inputs 48, targets 47"),
     "ragged rows": (([[1.0, 2.0], [3.0]], [0, 1]), "with rows of equal length"),
     "dates": ((X, np.full(48, "2020-01-01", dtype="datetime64[D]")), r"must be real numbers, got datetime64"),
-    "no targets": (X, "a pair \\(x, y\\), a Dataset, a DataLoader"),
+    "no targets": (X, "a pair \\(x, y\\), .*, a Dataset, a DataLoader"),
     "NaN of a member": (
         be.PerMember(NAN.reshape(8, 6, 4), Y.reshape(8, 6)),
         "inputs must be finite numbers; member 1, row 1, column 2 holds nan",
@@ -305,7 +305,7 @@ BAD_SETTINGS = {
     "keep_best without validation": ({"keep_best": True}, "go by the validation loss"),
     "resume without folder": ({"resume": True}, "pass checkpoint="),
     "no patience": ({"patience": 0, "validation": table()}, "must be a whole number of epochs from 1, got 0"),
-    "never a checkpoint": ({"checkpoint_every": 0}, "must be a whole number of epochs from 1, got 0"),
+    "never a checkpoint": ({"checkpoint_every": 0}, "must be a whole number of epochs from 1, .* got 0"),
 }
 
 

@@ -10,6 +10,7 @@ import bayesemble as be
 from bayesemble.core.seeds import scoped
 from bayesemble.core.types import tensors_of
 from bayesemble.training import side_by_side
+from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.fit import complete
 from bayesemble.training.prepare import prepare
 from bayesemble.training.side_by_side import fit_side_by_side, train_side_by_side
@@ -169,7 +170,11 @@ def test_a_fit_that_stops_early_leaves_the_others_alone(tmp_path, alone):
     ready = prepared(tmp_path, **settings)
     stops = [2, 4, 1, 4]
     ready = [
-        one._replace(plan=side_by_side.replace(one.plan, on_epoch=lambda _, row, stop=stop: row["epoch"] == stop))
+        one._replace(
+            plan=side_by_side.replace(
+                one.plan, callbacks=Callbacks(on_epoch=lambda _, row, stop=stop: row["epoch"] == stop)
+            )
+        )
         for one, stop in zip(ready, stops, strict=True)
     ]
     runs = train_side_by_side(ready)
@@ -197,7 +202,7 @@ def test_an_interrupted_run_goes_on_alone_to_the_same_bits(tmp_path):
             signal.raise_signal(signal.SIGINT)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    ready[1] = ready[1]._replace(plan=side_by_side.replace(ready[1].plan, on_epoch=interrupt))
+    ready[1] = ready[1]._replace(plan=side_by_side.replace(ready[1].plan, callbacks=Callbacks(on_epoch=interrupt)))
     with pytest.raises(be.Interrupted, match="side by side"):
         train_side_by_side(ready)
     for one, data, seed in zip(ready, SPLITS, SEEDS, strict=True):

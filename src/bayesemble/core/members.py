@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesemble.core.errors import SettingError
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.types import Leaves
+from bayesemble.core.types import Leaves, widest
 
 _AT_A_TIME = 1 << 20
 """How many numbers are looked at in one go."""
@@ -128,7 +128,7 @@ class Members:
             raise SettingError(
                 f"weights must be {self.num_members} non-negative numbers, one per member, got {weights}"
             )
-        return replace(self, weights=tensor / tensor.sum())
+        return replace(self, weights=(tensor / tensor.sum()).to(self.weights))
 
     def first_not_finite(self) -> tuple[int | None, str] | None:
         """A member and one of its leaves with numbers that are not finite, or None; a shared leaf has no member.
@@ -235,8 +235,9 @@ class State:
         return self.members.shared & self.members.buffers.keys()
 
     def to(self, device: torch.device) -> State:
-        """Move to a device."""
-        return self.map(lambda _, leaf: leaf.to(device))
+        """Move to a device; numbers that are too exact for it become less so."""
+        exact = widest(device)
+        return self.map(lambda _, leaf: leaf.to(device, exact if leaf.dtype == torch.float64 else leaf.dtype))
 
 
 def _equal_weights(num: int) -> Tensor:

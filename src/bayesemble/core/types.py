@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Size, Tensor
 from torch.utils import _pytree as pytree
 
@@ -28,6 +29,14 @@ Outputs = dict[str, Tensor]
 
 OutputFunction = Callable[[Leaves, Leaves, Inputs, Any], Outputs]
 """A function of one member: `(parameters, buffers, inputs, targets) -> named tensors`."""
+
+
+_WITHOUT_FLOAT64 = {"mps"}
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """The most exact number type that a kind of device has."""
+    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
@@ -88,7 +97,9 @@ def in_parts(targets: Targets) -> tuple[Tensor, Tensor | None]:
 
 def total_weight(targets: Targets) -> float:
     """What the rows of one member count for together: their number, unless they have weights."""
-    return float(targets.weights.double().sum()) if isinstance(targets, WeightedTargets) else len(targets)
+    if not isinstance(targets, WeightedTargets):
+        return len(targets)
+    return float(targets.weights.to(widest(targets.weights.device)).sum())
 
 
 @dataclass(frozen=True)

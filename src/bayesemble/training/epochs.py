@@ -288,7 +288,7 @@ def _leave_behind(state: State, before: State, told: list[Info], standing: Stand
         )
     state.put_back(gone.nonzero().flatten(), before)
     if lost:
-        members = members.reweight((~gone).double().to(members.weights.device))
+        members = members.reweight((~gone).double())
     return replace(state, members=members), replace(standing, dropped=[*standing.dropped, *found])
 
 

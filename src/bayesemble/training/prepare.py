@@ -13,6 +13,7 @@ from bayesemble.core.errors import CheckpointError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Disk
 from bayesemble.core.settings import require, whole
+from bayesemble.core.types import widest
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.precision import check_precision
@@ -97,7 +98,7 @@ def prepare(
     _check_method(method)
     _check_nonfinite(method, on_nonfinite)
     change = _checked_change(method, change, resume)
-    device = _usable(device)
+    device = _usable(device, task.dtype)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
     source = as_source(data, task.dtype, batch_size, targets=task.targets, weights=weights)
@@ -187,7 +188,7 @@ def _checked_change(method: Method, change: Sequence[str], resume: bool) -> tupl
     return names
 
 
-def _usable(device: str | torch.device | None) -> torch.device:
+def _usable(device: str | torch.device | None, dtype: torch.dtype) -> torch.device:
     """The device, after a try; numbers must have the type they are asked for on it."""
     try:
         found = torch.device(device or "cpu")
@@ -195,6 +196,8 @@ def _usable(device: str | torch.device | None) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise SettingError(f"device={str(device)!r} cannot be used here: {reason}; leave it out for the CPU") from error
+    if dtype == torch.float64 and widest(found) != dtype:
+        raise SettingError(f"device={str(device)!r} has no float64, in which the network computes; make it .float()")
     if torch.amp.is_autocast_available(found.type) and torch.is_autocast_enabled(found.type):
         raise SettingError(
             "fit cannot run inside torch.autocast: weights, gradients and moments would have different number types; "

@@ -93,7 +93,8 @@ def prepare_like(
     first: Sequence[Ready], task: Task, method: Method, data: Any, executor: str | Executor = "auto", **settings: Any
 ) -> Ready:
     """A run that may begin; if there is a first one that is like it, its executor need not be chosen again."""
-    source = as_source(data, task.dtype, settings.get("batch_size"), targets=task.targets)
+    weights = settings.get("weights", False)
+    source = as_source(data, task.dtype, settings.get("batch_size"), targets=task.targets, weights=weights)
     if first and executor != "measure" and source.num_data == first[0].source.num_data:
         chosen = first[0].run.ensemble
         return prepare(task, method, source, executor=Choice(chosen.executor, chosen.execution), **settings)

@@ -19,7 +19,7 @@ from torch.nn.modules import module as torch_module
 
 from bayesemble.core.errors import ExecutionError, TrainingError
 from bayesemble.core.members import State
-from bayesemble.core.types import Batch, Clock, Info, tensors_of
+from bayesemble.core.types import Batch, Clock, Info, tensors_of, widest
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.programs.alike import close, same
@@ -130,7 +130,8 @@ class Steps:
         device, numbers = state.members.weights.device, self.method.numbers(clock)
         if numbers != self._last_numbers:
             self._last_numbers = numbers
-            self._as_tensors = {n: torch.tensor(one, dtype=torch.float64, device=device) for n, one in numbers.items()}
+            exact = widest(device)
+            self._as_tensors = {n: torch.tensor(one, dtype=exact, device=device) for n, one in numbers.items()}
         return self._as_tensors
 
     def _new(self, key: Hashable, state: State, batch: Batch, clock: Clock) -> _Program | None:

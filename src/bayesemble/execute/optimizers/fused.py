@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
-from bayesemble.core.types import Leaves
+from bayesemble.core.types import Leaves, widest
 from bayesemble.execute.optimizers.rates import Part, Rate, of_part
 
 FUSED = ("adam", "adamw", "sgd", "lion")
@@ -145,7 +145,7 @@ def member_norms(stacked: list[Tensor]) -> Tensor:
     """Euclidean norm over all leaves of each member, `(member,)`."""
     blocks = [block for leaf in stacked for block in leaf_rows(leaf).split(_BLOCK, dim=1)]
     norms = torch.stack([torch.linalg.vector_norm(block, dim=1) for block in blocks])
-    return norms.double().square().sum(0).sqrt().to(norms.dtype)
+    return norms.to(widest(norms.device)).square().sum(0).sqrt().to(norms.dtype)
 
 
 def leaf_rows(leaf: Tensor) -> Tensor:

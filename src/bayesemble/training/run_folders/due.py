@@ -34,7 +34,7 @@ class Every:
             if count > 0 and (unit == "seconds" or count == int(count)):
                 return Every(count, unit)
         raise SettingError(
-            'checkpoint_every is a whole number of epochs from 1, or a text such as "500 steps" or "60 s", '
+            'checkpoint_every must be a whole number of epochs from 1, or a text such as "500 steps" or "60 s", '
             f"got {given!r}"
         )
 
