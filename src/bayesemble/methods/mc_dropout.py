@@ -34,8 +34,9 @@ class MCDropout(GradientMethod):
         """Start the members."""
         if not dropout_layers(task.module):
             raise SettingError(
-                f"MCDropout needs a network with nn.Dropout layers, {type(task.module).__name__} has none; add some, "
-                "or use be.Dropout(rate=...), which needs none"
+                f"MCDropout needs a network with nn.Dropout layers that act; {type(task.module).__name__} has none: "
+                "add some, say Task(..., train_frozen=True) if they are in frozen parts, which stand still, or use "
+                "be.Dropout(rate=...), which needs none"
             )
         return super().init(task, seed)
 
