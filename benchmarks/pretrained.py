@@ -44,6 +44,7 @@ SCORES = ("accuracy", "nll", "ece", "auroc", "fpr95", "auroc_epistemic")
 FIGURES = ("seconds", "seconds_to_predict", "gigabytes", "megabytes_stored")
 PARTS = ("train", "val", "test", "oos_test")
 DROPOUT = 0.1
+STEPS = 4  # of an epoch, where a step is timed
 TFB_ROWS = 3  # of each class
 Split = tuple[Any, Tensor]
 
@@ -239,23 +240,26 @@ def step(how: str, last_layers: int, members: int, minilm: Path, folder: Path, l
     """
     torch.set_num_threads(1)
     given = {"kind": "lora", "minilm": minilm, "hidden": 0, "rank": 8, "last_layers": last_layers}
-    network, data = model(argparse.Namespace(**given)), few_rows(folder, minilm, 16, length)
+    network, data = model(argparse.Namespace(**given)), few_rows(folder, minilm, 16 * STEPS, length)
     marks, bytes_stored = [], 0
     if how == "plain":
         optimizer = torch.optim.Adam([one for one in network.parameters() if one.requires_grad])
-        for _ in range(4):
+        for _ in range(3):
             marks.append(time.process_time())
-            loss = F.cross_entropy(network(**data[0]), data[1])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            for begin in range(0, 16 * STEPS, 16):
+                rows = slice(begin, begin + 16)
+                loss = F.cross_entropy(network(**{key: leaf[rows] for key, leaf in data[0].items()}), data[1][rows])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
         marks.append(time.process_time())
     else:
         ensemble = be.fit(
             be.Task(network, be.Categorical()),
             be.DeepEnsemble(num_members=members),
             data,
-            epochs=4,
+            epochs=3,
+            batch_size=16,
             executor=how,
             progress=False,
             on_epoch=lambda *_: marks.append(time.process_time()),
@@ -263,14 +267,18 @@ def step(how: str, last_layers: int, members: int, minilm: Path, folder: Path, l
         bytes_stored = stored(ensemble)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     took = min(after - before for before, after in itertools.pairwise(marks))
-    return {"seconds": took, "gigabytes": peak, "megabytes_stored": bytes_stored / 1e6}
+    return {"seconds": took / STEPS, "gigabytes": peak, "megabytes_stored": bytes_stored / 1e6}
 
 
-def heads(cache: bool, epochs: int, minilm: Path, folder: Path, length: int) -> dict[str, float]:
-    """Seconds of the processor for training ten heads on 600 rows, with what the encoder gives kept or not."""
+def heads(cache: bool, shared: bool, epochs: int, minilm: Path, folder: Path, length: int) -> dict[str, float]:
+    """Seconds of the processor for training ten heads on 300 rows, with what the encoder gives kept or not.
+
+    Unless it is shared, each member runs the encoder itself.
+    """
     torch.set_num_threads(1)
-    task = be.Task(be.adapt(Classifier(Pooled(encoder(minilm)), 256, 0.0), "head", head="head"), be.Categorical())
-    data, start = fewer(load_tokens(folder, minilm, length)["train"], 4), time.process_time()
+    model = be.adapt(Classifier(Pooled(encoder(minilm)), 256, 0.0), "head", head="head")
+    task = be.Task(model, be.Categorical(), train_frozen=not shared)
+    data, start = fewer(load_tokens(folder, minilm, length)["train"], 2), time.process_time()
     method = be.DeepEnsemble(num_members=10)
     marks: list[float] = []
     be.fit(
@@ -280,6 +288,7 @@ def heads(cache: bool, epochs: int, minilm: Path, folder: Path, length: int) -> 
         epochs=epochs,
         batch_size=128,
         cache=cache,
+        executor="auto" if shared else "loop",
         progress=False,
         on_epoch=lambda *_: marks.append(time.process_time()),
     )
@@ -293,8 +302,9 @@ def figures(arguments: argparse.Namespace) -> None:
         for how, members in (("plain", 1), ("loop", 10), ("vmap", 10)):
             found = in_own_process(step, how, last_layers, members, *common)
             print(f"adapters on {last_layers} layers, {members} by {how}: {found}", flush=True)
-    for cache, epochs in ((True, 20), (False, 2)):
-        print(f"ten heads, {epochs} epochs, cache={cache}: {in_own_process(heads, cache, epochs, *common)}", flush=True)
+    for cache, shared, epochs in ((True, True, 20), (False, True, 2), (False, False, 2)):
+        found = in_own_process(heads, cache, shared, epochs, *common)
+        print(f"ten heads, {epochs} epochs, cache={cache}, encoder shared={shared}: {found}", flush=True)
 
 
 def main() -> None:
