@@ -12,8 +12,8 @@ seed of a UCI set has an official split. Foreign rows of digits are those of two
 "Strength 1" is repulsion that samples the posterior of a prior N(0, 1), "as published" is uncalibrated under the same.
 
 One line per run goes to the output file as it is done; a run that is there already is not repeated. Problems can be
-shared out among processes that write to the same file. `FRESH` names problems, and `--first-seed` gives seeds and splits, by
-which nothing of the default was chosen; their runs need a file of their own.
+shared out among processes that write to the same file. `FRESH` names problems, and `--first-seed` gives seeds and
+splits, by which nothing of the default was chosen; their runs need a file of their own.
 """
 
 import argparse

@@ -71,7 +71,9 @@ if TYPE_CHECKING:
     from bayesemble.task.priors import NormalPrior as NormalPrior
     from bayesemble.task.priors import VaguePrior as VaguePrior
     from bayesemble.task.task import Task as Task
+    from bayesemble.training import callbacks as callbacks
     from bayesemble.training.batches import PerMember as PerMember
+    from bayesemble.training.callbacks.base import Callback as Callback
     from bayesemble.training.ensemble import Ensemble as Ensemble
     from bayesemble.training.ensemble import evaluate as evaluate
     from bayesemble.training.ensemble import load as load

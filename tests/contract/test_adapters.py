@@ -70,3 +70,25 @@ def test_every_method_trains_adapters(name, tmp_path):
     assert expected.probs.isfinite().all()
     ensemble.save(tmp_path / "saved")
     assert torch.equal(be.load(tmp_path / "saved", model).predict(X).probs, expected.probs)
+
+
+def test_laplace_on_adapters_is_the_gaussian_of_the_curvature_by_brute_force():
+    """With Gaussian noise s the posterior precision is J'J / s^2 + I, and outputs have the variances J S J'."""
+    with seeds.scoped(1):
+        given = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    model = be.adapt(given, "lora", targets="0", rank=2)
+    x = X[:, 0].double()
+    task = be.Task(model, be.Gaussian(noise=0.5), prior=be.NormalPrior(1.0))
+    method = be.Laplace(num_members=1, select="*lora*", structure="full", learning_rate=0.05)
+    ensemble = be.fit(task, method, (x, x[:, 0]), epochs=20, progress=False)
+    ((params, buffers),) = ensemble.state.members.split()
+    names = list(params)
+
+    def outputs(*leaves):
+        return torch.func.functional_call(model, dict(zip(names, leaves, strict=True)) | buffers, (x,))[:, 0]
+
+    slopes = torch.autograd.functional.jacobian(outputs, tuple(params[name] for name in names))
+    jacobian = torch.cat([slope.flatten(1) for slope in slopes], 1)
+    covariance = torch.linalg.inv(jacobian.T @ jacobian / 0.5**2 + torch.eye(jacobian.shape[1]).double())
+    expected = (jacobian @ covariance * jacobian).sum(1)
+    assert torch.allclose(ensemble.predict(x).epistemic, expected, rtol=1e-6)

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 from functools import cache, partial
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -66,6 +66,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "vi_epochs": {"inference": "vi"},
     "vi_rate": {"inference": "vi"},
     "basis": {"num_members": 2},
+    "rate_per_member": {"num_members": 3},
     "curve_epochs": {"basis": "curve", "num_members": 2, "curve_epochs": 3},
     "predict": {"select": "all"},  # the output layer alone is linear already
 }
@@ -77,6 +78,8 @@ OTHERS: dict[str, Any] = {
     "weight_decay": 0.1,
     "clip": 1e-3,
     "epsilon": 0.1,
+    "beta2": 0.5,
+    "rate_per_member": (3.0, 0.5, 2.0),
     "anchored": True,
     "adversarial": 0.1,
     "learning_rate": 0.03,
@@ -228,7 +231,8 @@ def just_outside(limits, whole: bool):
 @over_settings
 def test_every_number_has_bounds_and_every_text_is_a_choice(cls):
     for field, kinds, limits in limits_of(cls):
-        assert bool(limits.within) == bool({int, float} & set(kinds)), field.name
+        inside = [one for kind in kinds if get_origin(kind) in (tuple, list) for one in get_args(kind)]
+        assert bool(limits.within) == any(kind in (int, float) for kind in (*kinds, *inside)), field.name
         assert bool(limits.choices) == (str in kinds and field.name != "select"), field.name
 
 

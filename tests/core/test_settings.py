@@ -11,7 +11,7 @@ import torch
 from bayesemble.core import settings
 from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import allowed, setting, validate
-from bayesemble.execute.schedules import Cosine, Schedule, Step
+from bayesemble.execute.schedules import Cosine, Schedule, Step, Warmup
 from bayesemble.task.likelihoods import Gaussian, Likelihood
 from bayesemble.task.priors import LaplacePrior, NormalPrior, Prior
 
@@ -212,12 +212,13 @@ def test_nested_settings_come_back_from_json_equal(value):
         LaplacePrior(2.0),
         Cosine(warmup=0.1, floor=0.01),
         Step((0.3, 0.6, 0.9), 0.5),
+        Warmup(0.2, then=Cosine(floor=0.1)),
     ],
     ids=str,
 )
 def test_every_likelihood_prior_and_schedule_comes_back_from_json_equal(value):
     kind = next(kind for kind in (Likelihood, Prior, Schedule) if isinstance(value, kind))
-    assert through_json(value, kind) == value
+    assert through_json(value, kind, (Schedule,)) == value
 
 
 @pytest.mark.parametrize("value", [torch.zeros(2), {1, 2}, Inner], ids=str)

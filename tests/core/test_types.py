@@ -67,3 +67,21 @@ def test_seeds_of_a_member_depend_on_seed_step_and_member_but_not_on_the_number_
 def test_a_clock_cannot_be_turned():
     with pytest.raises(AttributeError, match="cannot assign to field 'step'"):
         Clock(0, 1, 0).step = 1
+
+
+@pytest.mark.parametrize("per_member", [False, True])
+def test_a_batch_is_split_into_parts_that_hold_all_its_rows_in_order(per_member):
+    shape = (3, 7) if per_member else (7,)
+    values = torch.arange(21.0 if per_member else 7.0).reshape(shape)
+    batch = Batch({"x": values.unsqueeze(-1)}, values, values.long(), per_member, per_member)
+    parts = batch.within(3)
+    assert [part.num_rows for part in parts] == [3, 3, 1]
+    axis = 1 if per_member else 0
+    for name, whole in (("targets", values), ("rows", values.long())):
+        assert torch.equal(torch.cat([getattr(part, name) for part in parts], axis), whole)
+    assert torch.equal(torch.cat([part.inputs["x"] for part in parts], axis), values.unsqueeze(-1))
+    assert batch.within(None) == batch.within(7) == [batch]
+
+
+def test_a_run_without_steps_is_over():
+    assert Clock(0, 0, seed=0).progress == 1.0

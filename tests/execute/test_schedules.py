@@ -6,7 +6,7 @@ from torch.optim import lr_scheduler
 
 from bayesemble.core.errors import SettingError
 from bayesemble.execute import schedules
-from bayesemble.execute.schedules import Constant, Cosine, Cyclical, Exponential, Step
+from bayesemble.execute.schedules import Constant, Cosine, Cyclical, Exponential, Step, Warmup, resolve
 
 
 def torch_rates(make_scheduler, total):
@@ -104,3 +104,23 @@ def test_drops_outside_training_are_refused(at):
 def test_no_cycles_are_refused():
     with pytest.raises(SettingError, match="cycles is a whole number from 1, got 0"):
         Cyclical(0)
+
+
+def test_a_warm_up_rises_to_the_schedule_that_comes_after():
+    warmup = Warmup(0.2, then=Cosine(floor=0.1))
+    assert [warmup(progress) for progress in (0.0, 0.05, 0.1, 0.15)] == pytest.approx([0, 0.25, 0.5, 0.75])
+    assert [warmup(0.2 + 0.8 * t) for t in (0.0, 0.3, 0.9)] == pytest.approx(
+        [Cosine(floor=0.1)(t) for t in (0, 0.3, 0.9)]
+    )
+    assert [warmup(progress) for progress in (0.1, 0.6)] == pytest.approx(
+        [Cosine(warmup=0.2, floor=0.1)(progress) for progress in (0.1, 0.6)]
+    )
+    assert resolve("warmup")(0.05) == 0.5
+    assert resolve("warmup")(0.7) == 1
+
+
+def test_a_warm_up_to_nothing_known_is_refused():
+    with pytest.raises(SettingError, match="unknown schedule 'linear'"):
+        Warmup(0.1, then="linear")
+    with pytest.raises(SettingError, match=r"share is a number in \(0, 1\), got 0"):
+        Warmup(0.0)

@@ -1,17 +1,19 @@
 """A method of a user's own: what it gets for nothing, and that it works wherever the library's methods do."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
 
 import bayesemble as be
+from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.core.types import Batch, Clock, Info, WeightedTargets
 from bayesemble.methods import METHODS, make_method
 from bayesemble.task.task import BoundTask
-from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
+from helpers import all_leaves, dropout_mlp, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,3 +184,85 @@ def test_what_cannot_be_registered_is_refused(registered):
 
     with pytest.raises(be.SettingError, match=r"Plain must be a dataclass"):
         registered(Plain)
+
+
+IN_PARTS = {
+    "deep ensemble": be.DeepEnsemble(num_members=3, optimizer="sgd", learning_rate=0.1),
+    "bootstrap": be.DeepEnsemble(num_members=3, bootstrap=True, optimizer="sgd", learning_rate=0.1),
+    "adversarial": be.DeepEnsemble(num_members=3, adversarial=0.1, optimizer="sgd", learning_rate=0.1),
+    "repulsive": be.Repulsive(num_members=3, optimizer="sgd", learning_rate=0.1),
+    "components": be.ECMP(optimizer="sgd", learning_rate=0.1),
+    "plain noise": be.MeanField(noise="plain", optimizer="sgd", learning_rate=0.1),
+    "hmc": be.HMC(num_members=2, max_leapfrog=5, num_draws=1),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*diverged")
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_a_batch_that_goes_through_in_parts_gives_the_same_numbers(name, executor):
+    method, task = IN_PARTS[name], be.Task(small_mlp, be.Categorical())
+    size = {"batch_size": None} if method.full_batch else {"batch_size": 20}
+    whole, parts = (
+        quick_fit(task, table(), method, epochs=3, executor=executor, max_batch=most, **size) for most in (None, 7)
+    )
+    assert largest_difference(all_leaves(parts), all_leaves(whole)) < 1e-5
+    assert parts.history[-1]["loss"] == pytest.approx(whole.history[-1]["loss"], rel=1e-4)
+    assert parts.task.max_batch is None, "it is a matter of the run, not of the ensemble"
+
+
+def test_labels_that_do_not_count_weigh_nothing_in_parts_either():
+    x, y = table()
+    y = y.masked_fill(torch.arange(48) % 5 < 2, -100)
+    task = be.Task(small_mlp, be.Categorical(ignore_index=-100))
+    whole, parts = (quick_fit(task, (x, y), batch_size=24, max_batch=most) for most in (None, 5))
+    assert largest_difference(all_leaves(parts), all_leaves(whole)) < 1e-4
+
+
+def test_each_part_drops_units_of_its_own():
+    """Twice the same rows in two parts: with the same masks, the gradient would be that of one of them."""
+    x, y = (part[:8] for part in table())
+    task, method = be.Task(dropout_mlp, be.Categorical()), be.DeepEnsemble(num_members=1, optimizer="sgd")
+    twice = (torch.cat([x, x]), torch.cat([y, y]))
+    bound = task.bind(16, twice[0])
+    members = bound.new_members(1, seed=0)
+    context = be.Context(replace(bound, max_batch=8), be.Loop(), Clock(0, 1, 0))
+    _, both = context.gradients(members, Batch(*twice))
+    random = [seeds.child(seed, "part", 0) for seed in context.random_seeds(members)]
+    _, first = be.Loop().gradients(bound.mean_log_likelihood, members, Batch(x, y), random)
+    assert largest_difference(both, first) > 1e-3
+    assert quick_fit(task, twice, method, max_batch=8).num_members == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "options", "message"),
+    [
+        (norm_mlp, None, {}, "batch norm goes by the rows of a batch"),
+        (small_mlp, be.Repulsive(num_members=2, space="function"), {}, "compared by their outputs on the whole batch"),
+        (small_mlp, None, {"max_batch": 0}, "max_batch must be a whole number of rows from 1, or None, got 0"),
+    ],
+)
+def test_parts_that_would_change_the_numbers_are_refused(make, method, options, message):
+    with pytest.raises(be.SettingError, match=message):
+        quick_fit(be.Task(make, be.Categorical()), table(), method, **({"max_batch": 4} | options))
+
+
+def test_parts_and_members_on_disk_are_refused(tmp_path):
+    with pytest.raises(be.SettingError, match="max_batch adds up gradients in memory"):
+        quick_fit(be.Task(small_mlp, be.Categorical()), table(), max_batch=4, offload=tmp_path / "disk")
+
+
+def test_parts_of_a_batch_count_by_the_weights_of_their_rows():
+    x, y = table(12)
+    weights = torch.tensor([3.0, 0, 1, 2, 0, 0, 0, 0, 1, 1, 5, 0.5])
+    bound = be.Task(small_mlp, be.Categorical()).bind(12, x)
+    members = bound.new_members(2, seed=0)
+    batch = Batch(x, WeightedTargets(y, weights))
+
+    def gradients(most: int | None) -> list[Tensor]:
+        context = be.Context(replace(bound, max_batch=most), be.Vmap(), Clock(0, 1, 0))
+        value, slopes = context.gradients(members, batch)
+        return [value, *slopes.values()]
+
+    for one, other in zip(gradients(4), gradients(None), strict=True):  # the second part weighs nothing
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

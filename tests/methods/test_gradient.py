@@ -1,10 +1,13 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 import bayesemble as be
+from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
-from bayesemble.core.types import Batch
+from bayesemble.core.types import Batch, Clock
 from bayesemble.methods.gradient import _adversarial
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
@@ -37,6 +40,123 @@ def test_the_schedule_scales_the_learning_rate():
         for schedule, epochs in (("constant", 3), (frozen, 6))
     )
     assert largest_difference(half.state.members.params, whole.state.members.params) == 0
+
+
+# --- optimisers of torch, and rates that differ ---
+
+
+def plain_loop(task, optimizer, x, y, member, epochs):
+    """One member in a loop of torch's own, on -log joint / N without a prior."""
+    start = task.new_members(member + 1, seed=0)
+    with scoped(0):
+        network = small_mlp()
+    network.load_state_dict({name: leaf[member] for name, leaf in start.params.items()})
+    made = optimizer(network)
+    for _ in range(epochs):
+        made.zero_grad()
+        nn.functional.cross_entropy(network(x), y).backward()
+        made.step()
+    return {name: leaf.detach() for name, leaf in network.named_parameters()}
+
+
+@pytest.mark.parametrize("given", ["rmsprop", torch.optim.NAdam, partial(torch.optim.Adam, amsgrad=True)], ids=str)
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_training_by_an_optimiser_of_torch_is_a_plain_loop_of_it(given, executor):
+    task, (x, y) = be.Task(small_mlp, be.Categorical(), prior=None), table(32)
+    method = be.DeepEnsemble(num_members=2, optimizer=given)
+    fitted = quick_fit(task, (x, y), method, epochs=5, batch_size=None, executor=executor)
+    factory = torch.optim.RMSprop if given == "rmsprop" else given
+    for member in range(2):
+        plain = plain_loop(task, lambda network: factory(network.parameters(), lr=1e-3), x, y, member, 5)
+        for name, leaf in plain.items():
+            torch.testing.assert_close(fitted.state.members.params[name][member], leaf, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("executor", [be.Loop(), be.Vmap(steps="eager"), be.Vmap()], ids=str)
+def test_members_with_rates_of_their_own_train_as_those_of_other_runs_with_that_rate(executor):
+    task, data = be.Task(small_mlp, be.Categorical()), table(32)
+    settings = {"epochs": 30, "batch_size": 16, "executor": executor}
+    rates = [1e-3, 1e-2]
+    own = quick_fit(task, data, be.DeepEnsemble(num_members=2, learning_rate=rates), **settings)
+    for member, rate in enumerate(rates):
+        same = quick_fit(task, data, be.DeepEnsemble(num_members=2, learning_rate=rate), **settings)
+        for name, leaf in same.state.members.params.items():
+            torch.testing.assert_close(own.state.members.params[name][member], leaf[member], atol=1e-6, rtol=0)
+
+
+def test_drawn_rates_are_known_by_the_seed_and_go_along_the_schedule():
+    method = be.DeepEnsemble(num_members=3, learning_rate=(1e-4, 1e-2), schedule="cosine")
+    drawn = method.member_rates(seed=5)
+    assert len(set(drawn)) == 3
+    assert all(1e-4 < rate < 1e-2 for rate in drawn)
+    assert list(method.numbers(Clock(50, 100, 5)).values()) == pytest.approx([rate / 2 for rate in drawn])
+    snapshots = be.Snapshot(num_members=3, learning_rate=(1e-4, 1e-2))
+    half = snapshots.moment(Clock(50, 100, 5)).factor
+    assert list(snapshots.numbers(Clock(50, 100, 5)).values()) == pytest.approx([rate * half for rate in drawn])
+
+
+def test_leaves_have_the_rates_of_their_patterns():
+    task, data = be.Task(small_mlp, be.Categorical(), prior=None), table(32)
+    patterns, settings = {"0.*": 1e-2, "*": 1e-30}, {"epochs": 5, "batch_size": None}
+    plain = be.DeepEnsemble(num_members=2, optimizer="sgd", learning_rate=patterns)
+    fitted, start = quick_fit(task, data, plain, **settings), task.new_members(2, seed=0).params
+    for name, leaf in fitted.state.members.params.items():
+        assert torch.equal(leaf, start[name]) == (not name.startswith("0."))
+    with pytest.raises(SettingError, match="a pattern 'heads' that no leaf matches"):
+        quick_fit(task, data, be.DeepEnsemble(learning_rate={"heads": 0.1, "*": 0.1}))
+
+
+def test_components_have_the_rate_of_their_leaf():
+    task, data = be.Task(small_mlp, be.Categorical()), table(32)
+    method = be.ECMP(num_members=1, components=2, select="output", learning_rate={"2.*": 1e-30, "*": 1e-2}, jitter=0.0)
+    fitted = quick_fit(task, data, method, epochs=3)
+    params, parts = fitted.state.members.params, fitted.state.slots["components"]
+    assert all(torch.equal(leaf[:, 0], params[name.removeprefix("components.")]) for name, leaf in parts.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"learning_rate": [0.1, 0.2]}, "2 learning rates were given for 5 members"),
+        ({"learning_rate": (0.2, 0.1)}, r"is a pair \(low, high\) to draw from, got \(0\.2, 0\.1\)"),
+        ({"learning_rate": (0.1, 0.2), "rate_per_member": (1.0,) * 5}, "leave rate_per_member out"),
+        ({"learning_rate": [0.1] * 5, "rate_per_member": (1.0,) * 5}, "says what rate_per_member says"),
+        ({"optimizer": torch.optim.LBFGS}, "LBFGS searches along"),
+        ({"optimizer": "rmsprop", "momentum": 0.5}, "momentum=0.5 is a setting that optimizer='rmsprop' has no use"),
+        ({"optimizer": torch.optim.NAdam, "epsilon": 0.1}, "epsilon=0.1 is a setting that optimizer=NAdam has no use"),
+        ({"optimizer": "sgd", "beta2": 0.5}, "beta2=0.5 is a setting that optimizer='sgd' has no use for"),
+    ],
+)
+def test_rates_and_optimisers_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(SettingError, match=message):
+        be.DeepEnsemble(**settings)
+
+
+def test_methods_that_cannot_have_a_rate_for_each_member_say_so():
+    with pytest.raises(SettingError, match="sequential=True has one learning rate"):
+        be.Repulsive(num_members=2, sequential=True, learning_rate=(1e-3, 1e-2))
+    with pytest.raises(SettingError, match="give a single number"):
+        be.Subspace(num_members=2, basis="curve", learning_rate=[1e-3, 1e-2])
+    with pytest.raises(SettingError, match="learning_rate is a number above 0"):
+        be.CyclicalSGMCMC(learning_rate=(1e-3, 1e-2))
+
+
+def test_an_optimiser_that_decays_weights_by_itself_is_refused_beside_a_prior():
+    with pytest.raises(SettingError, match=r"weight_decay=0\.01 and the prior .* would both shrink the weights"):
+        quick_fit(be.Task(small_mlp, be.Categorical()), table(32), be.DeepEnsemble(optimizer=torch.optim.AdamW))
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_a_run_by_an_optimiser_of_torch_goes_on_to_the_bits_of_an_undisturbed_one(executor, tmp_path):
+    task, data = be.Task(small_mlp, be.Categorical(), be.NormalPrior()), table(32)
+    method = be.DeepEnsemble(
+        num_members=2, optimizer=partial(torch.optim.NAdam, betas=(0.8, 0.9)), learning_rate=(1e-3, 1e-2)
+    )
+    whole = quick_fit(task, data, method, epochs=4, executor=executor)
+    quick_fit(task, data, method, epochs=2, executor=executor, checkpoint=tmp_path)
+    resumed = quick_fit(task, data, method, epochs=4, executor=executor, checkpoint=tmp_path, resume=True)
+    assert largest_difference(whole.state.members.params, resumed.state.members.params) == 0
+    assert be.load(tmp_path, small_mlp).method == method
 
 
 def test_clipping_bounds_the_step_of_each_member():
@@ -184,11 +304,11 @@ def test_anchors_of_a_classifier_pull_towards_prior_draws():
     [
         ({"num_members": 0}, "num_members is a whole number from 1, got 0"),
         ({"num_members": -3}, "num_members is a whole number from 1, got -3"),
-        ({"learning_rate": 0.0}, "learning_rate is a number above 0, got 0.0"),
-        ({"optimizer": "lion"}, "optimizer is 'adam', 'adamw' or 'sgd', got 'lion'"),
+        ({"learning_rate": 0.0}, "learning_rate is a number above 0, .* got 0.0"),
+        ({"optimizer": "lbfgs"}, "optimizer is 'adam', 'adamw', 'sgd', 'lion', 'nadam', .* got 'lbfgs'"),
         (
             {"schedule": "linear"},
-            "'cosine', 'step', 'exponential', 'cyclical', a Schedule or a function, got 'linear'",
+            "'cosine', 'step', 'exponential', 'cyclical', 'warmup', a Schedule or a function, got 'linear'",
         ),
         ({"clip": -1.0}, "clip is a number above 0 or None, got -1.0"),
         ({"adversarial": -0.1}, "adversarial is a number from 0, got -0.1"),

@@ -4,6 +4,7 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.errors import SettingError
+from bayesemble.core.seeds import scoped
 from helpers import all_leaves, images, largest_difference, norm_convnet, quick_fit, small_mlp, table, with_dropout
 
 
@@ -68,3 +69,23 @@ def test_passes_of_a_convolutional_network_differ_too():
     found = quick_fit(task, images(), be.MCDropout(), epochs=1).predict(images()[0], num_draws=4)
     gaps = (found.member_probs[:, None] - found.member_probs).abs().amax((2, 3))
     assert (gaps + torch.eye(4) > 1e-3).all()
+
+
+class Transformer(nn.Module):
+    def __init__(self, dropout):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=dropout, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(self.encoder(x.unsqueeze(1).repeat(1, 3, 2)).mean(1))
+
+
+def test_layers_of_a_transformer_drop_units_too():
+    """Out of training, torch runs such a layer as one operation, in which there is no dropout."""
+    x, y = table()
+    with scoped(0):
+        task = be.Task(Transformer(0.3), be.Categorical(), start="given")
+    ensemble = quick_fit(task, (x, y), be.MCDropout(), epochs=0)
+    assert ensemble.predict(x).epistemic.mean() > 1e-4
+    assert not any(layer.training for layer in ensemble.task.module.modules())

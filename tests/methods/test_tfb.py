@@ -31,6 +31,15 @@ def test_the_weight_moves_isotropically_in_the_directions_that_the_adapter_reach
         assert (found - expected).abs().max() < error
 
 
+def test_a_layer_with_fewer_outputs_than_the_rank_moves_in_all_of_them(generator):
+    given = state(generator, num_members=1)
+    params = given.members.params | {"q.lora_B": torch.tensor([[[3.0, 4.0, 0.0]]]).double()}
+    given = State(Members(params, {}, given.members.weights), given.slots)
+    drawn = TFB().draw(given, range(4000), seed=0)
+    moved = params["q.lora_B"][0] @ (drawn.params["q.lora_A"] - params["q.lora_A"][0])
+    assert abs(moved.square().mean() / 0.3**2 - 1) < 4 * (2 / moved.numel()) ** 0.5
+
+
 def test_all_else_stays_and_draws_depend_on_their_number_alone(generator):
     given, method = state(generator), TFB(num_members=2)
     ten, last = method.draw(given, range(10), 0), method.draw(given, range(8, 10), 0)

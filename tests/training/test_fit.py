@@ -297,8 +297,8 @@ def test_bad_data_is_refused_before_training_with_its_place(name):
 
 
 BAD_SETTINGS = {
-    "negative epochs": ({"epochs": -3}, "epochs must be a whole number from 1, got -3"),
-    "no epochs": ({"epochs": 0}, "got 0"),
+    "negative epochs": ({"epochs": -3}, "epochs must be a whole number from 0, got -3"),
+    "no epochs": ({"epochs": 0}, "epochs=0 trains nothing"),
     "part of an epoch": ({"epochs": 1.5}, "got 1.5"),
     "empty batches": ({"batch_size": 0}, "batch_size must be a whole number from 1"),
     "patience without validation": ({"patience": 3}, "go by the validation loss"),

@@ -5,7 +5,10 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import bayesemble as be
+from bayesemble.training import progress
 from helpers import quick_fit, small_mlp, table, with_tests_on_path
 
 SCRIPT = """
@@ -49,10 +52,17 @@ def test_a_terminal_shows_epoch_losses_and_the_executor_unless_progress_is_false
     assert "validation" in screen
 
 
-def test_without_a_terminal_it_is_silent(capfd):
+@pytest.mark.parametrize(("seconds", "lines"), [(0.0, 3), (1e9, 0)])
+def test_without_a_terminal_there_is_a_line_per_epoch_unless_they_are_short(seconds, lines, capfd, monkeypatch):
     assert not sys.stderr.isatty()
+    monkeypatch.setattr(progress, "_LINE_SECONDS", seconds)
     task = be.Task(small_mlp, be.Categorical())
-    quick_fit(task, table(), epochs=30, progress=True, validation=table(), executor="auto")
+    quick_fit(task, table(), epochs=3, progress=True, validation=table(), executor="auto")
+    out, told = capfd.readouterr()
+    assert out == ""
+    assert len(told.splitlines()) == lines
+    assert all(re.match(r"epoch [123] of 3: loss [\d.]+ to", line) for line in told.splitlines())
+    quick_fit(task, table(), epochs=3, progress=False)
     assert capfd.readouterr() == ("", "")
 
 

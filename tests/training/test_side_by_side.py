@@ -225,7 +225,7 @@ def test_an_error_says_which_fit_it_was():
         ({"seeds": [1, 2]}, "4 data sets need as many seeds, got 2"),
         ({"checkpoint": "folder"}, "checkpoint belongs to a single fit"),
         ({"validation": split(1)}, "validation belongs to a single fit"),
-        ({"epochs": 0}, "epochs must be a whole number from 1"),
+        ({"epochs": 0}, "epochs=0 trains nothing"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, message):

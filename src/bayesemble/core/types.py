@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Size, Tensor
 from torch.utils import _pytree as pytree
 
 from bayesemble.core import seeds
@@ -42,6 +42,55 @@ def tensors_of(inputs: Inputs) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedTargets:
+    """Targets with a weight for each row. Rows are taken from it as from a tensor."""
+
+    values: Tensor
+    weights: Tensor
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: Any) -> WeightedTargets:
+        return WeightedTargets(self.values[rows], self.weights[rows])
+
+    @property
+    def shape(self) -> Size:
+        """That of the values."""
+        return self.values.shape
+
+    def split(self, sizes: Sequence[int]) -> list[WeightedTargets]:
+        """Views of so many rows each."""
+        return [
+            WeightedTargets(*parts) for parts in zip(self.values.split(sizes), self.weights.split(sizes), strict=True)
+        ]
+
+    def cpu(self) -> WeightedTargets:
+        """The same in main memory."""
+        return WeightedTargets(self.values.cpu(), self.weights.cpu())
+
+
+pytree.register_pytree_node(
+    WeightedTargets,
+    lambda own: ([own.values, own.weights], None),
+    lambda parts, _: WeightedTargets(*parts),
+    serialized_type_name="bayesemble.WeightedTargets",
+)
+
+Targets = Tensor | WeightedTargets
+
+
+def in_parts(targets: Targets) -> tuple[Tensor, Tensor | None]:
+    """Targets and weights; None if rows have none."""
+    return (targets.values, targets.weights) if isinstance(targets, WeightedTargets) else (targets, None)
+
+
+def total_weight(targets: Targets) -> float:
+    """What the rows of one member count for together: their number, unless they have weights."""
+    return float(targets.weights.double().sum()) if isinstance(targets, WeightedTargets) else len(targets)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Some rows of data, seen by all members or (per member) with a leading member axis.
@@ -50,7 +99,7 @@ class Batch:
     """
 
     inputs: Inputs
-    targets: Tensor
+    targets: Targets
     rows: Tensor | None = None  # where these rows stand in the data, if that is known: (batch,) or (member, batch)
     inputs_per_member: bool = False
     targets_per_member: bool = False
@@ -72,11 +121,28 @@ class Batch:
             inputs = [pytree.tree_unflatten(one, form) for one in zip(*split, strict=True)]
         return map(Batch, inputs, self.targets.split(sizes), rows)
 
+    def within(self, most: int | None) -> list[Batch]:
+        """Views of at most so many rows each, one after the other; None is all of them."""
+        if most is None or self.num_rows <= most:
+            return [self]
+
+        def rows(leaf: Tensor, per_member: bool, start: int) -> Tensor:
+            axis = 1 if per_member else 0
+            return leaf.narrow(axis, start, min(most, leaf.shape[axis] - start))
+
+        def part(start: int) -> Batch:
+            inputs = map_tensors(lambda leaf: rows(leaf, self.inputs_per_member, start), self.inputs)
+            places = None if self.rows is None else rows(self.rows, self.rows.dim() == 2, start)
+            targets = pytree.tree_map(lambda leaf: rows(leaf, self.targets_per_member, start), self.targets)
+            return Batch(inputs, targets, places, self.inputs_per_member, self.targets_per_member)
+
+        return [part(start) for start in range(0, self.num_rows, most)]
+
     def inputs_of(self, member: int) -> Inputs:
         """Give the inputs that one member sees."""
         return map_tensors(lambda leaf: leaf[member], self.inputs) if self.inputs_per_member else self.inputs
 
-    def targets_of(self, member: int) -> Tensor:
+    def targets_of(self, member: int) -> Targets:
         """Give the targets that one member sees."""
         return self.targets[member] if self.targets_per_member else self.targets
 
@@ -95,8 +161,8 @@ class Clock:
 
     @property
     def progress(self) -> float:
-        """The share of the run that is done, in [0, 1)."""
-        return self.step / self.total_steps
+        """The share of the run that is done, in [0, 1); 1 of a run without steps."""
+        return self.step / self.total_steps if self.total_steps else 1.0
 
     def member_seeds(self, num_members: int) -> list[int]:
         """Seeds for what is random inside each member at this step, such as dropout masks."""

@@ -128,6 +128,6 @@ def _maximised(ensemble: Ensemble) -> str | None:
     own = any(
         getattr(ensemble.method, name, False) for name in ("anchored", "bootstrap", "adversarial", "weight_decay")
     )
-    if own or not type(ensemble.method).steps_alike or ensemble.task.mixed:
+    if own or not ensemble.method.steps_alike or ensemble.task.mixed:
         return None
     return "likelihood" if ensemble.task.prior is None else _PENALISED

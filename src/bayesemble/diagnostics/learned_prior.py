@@ -19,7 +19,7 @@ from torch import Tensor
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
 from bayesemble.diagnostics import weighting
-from bayesemble.task.task import network_leaves
+from bayesemble.task.running import network_leaves
 from bayesemble.training.ensemble import Ensemble
 
 

@@ -144,6 +144,8 @@ def _start(task: Task) -> Prior:
     prior = NormalPrior(scaling="fan_in") if task.prior is None else task.prior
     if not isinstance(prior, NormalPrior | LaplacePrior):
         raise SettingError(f"scales of a NormalPrior or a LaplacePrior can be matched, the task has {prior}")
+    if isinstance(prior, NormalPrior) and prior.center != "zero":
+        raise SettingError(f"scales of a prior around zero can be matched, the task has {prior}")
     return prior
 
 
@@ -230,6 +232,7 @@ class _Wanted:
     @staticmethod
     def of(kernel: Any, functions: Any, inputs: Inputs, task: BoundTask, seed: int) -> _Wanted:
         rows = len(tensors_of(inputs)[0])
+        assert task.output_shape is not None  # it has met the inputs
         shape = (rows, *task.output_shape)
         if kernel is not None:
             return _Wanted.process(_covariance(kernel, inputs, rows), shape)

@@ -215,7 +215,7 @@ def _memory(ensemble: Ensemble, batch: Batch) -> tuple[int, int, int]:
     saved = [at_a_time * size for size in _saved_bytes(task, members, batch)]
     largest_leaf = max(leaf.nbytes for leaf in members.params.values())
     temporary = max(largest_leaf, 2 * max(saved, default=0))
-    rows = sum(leaf.nbytes for leaf in [*tensors_of(batch.inputs), batch.targets])
+    rows = sum(leaf.nbytes for leaf in tensors_of((batch.inputs, batch.targets)))
     return state, gradients, round(sum(saved) + temporary + rows)
 
 
@@ -223,7 +223,7 @@ def _saved_bytes(task: BoundTask, members: Members, batch: Batch) -> list[float]
     """Bytes of each tensor that the backward pass of one member needs for a batch, from a run on a few of its rows."""
     one = State(members.part(0, 1)).clone().members
     few = _few_rows(batch)
-    given = [*one.params.values(), *one.buffers.values(), *tensors_of(few.inputs), few.targets]
+    given = [*one.params.values(), *one.buffers.values(), *tensors_of((few.inputs, few.targets))]
     known = {leaf.untyped_storage().data_ptr() for leaf in given}
     saved: dict[int, int] = {}
 

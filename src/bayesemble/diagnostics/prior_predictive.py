@@ -40,7 +40,8 @@ def prior_predictive(task: Task, method: Method | None, inputs: Any, num: int = 
         return ensemble.predict(tensors, num_draws=num, seed=seed)
     members = bound.new_members(num, seed)
     generators = [seeds.generator(seed, "member", index, "prior") for index in range(num)]
-    drawn = [task.prior.sample(task.shapes, generator, task.dtype) for generator in generators]
+    assert bound.prior is not None
+    drawn = [bound.prior.sample(task.shapes, generator, task.dtype) for generator in generators]
     params = {name: torch.stack([one[name] for one in drawn]) for name in task.shapes}
     networks = replace(members, params=members.params | params)
     return Ensemble.of_networks(bound, networks, Loop(), seed).predict(tensors)

@@ -31,7 +31,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import require
 from bayesemble.metrics import effective_members
-from bayesemble.task.task import network_leaves
+from bayesemble.task.running import network_leaves
 from bayesemble.training.ensemble import Ensemble
 
 

@@ -93,7 +93,7 @@ def vmap_obstacle(task: BoundTask, members: Members, batch: Batch, *, slow: bool
     """Say why vmap cannot run this network, naming the layer, or None: tried on a few rows against the loop.
 
     Unless it may be slow, an operation that torch has no vectorised form of, and would run member by member with a
-    warning, is a reason too.
+    warning, is a reason too. Numbers are compared in the network's own type, whatever training computes in.
     """
     if task.mixed:  # which network to run is a member's data, and under vmap code cannot depend on that
         return "vmap cannot run members of different architectures together"
@@ -103,7 +103,9 @@ def vmap_obstacle(task: BoundTask, members: Members, batch: Batch, *, slow: bool
     rows = _few_rows(batch, few.num_members)
     seeds = list(range(few.num_members)) if task.stochastic else None
 
-    def run(executor: Executor) -> tuple[list[Tensor], list[Tensor]]:
+    fine = replace(task, precision=None)
+
+    def run(executor: Executor, task: BoundTask) -> tuple[list[Tensor], list[Tensor]]:
         copy = State(few).clone().members
         outputs = executor.outputs(
             lambda params, buffers, inputs, _: task.forward(params, buffers, inputs),
@@ -114,11 +116,13 @@ def vmap_obstacle(task: BoundTask, members: Members, batch: Batch, *, slow: bool
         value, gradients = executor.gradients(task.mean_log_likelihood, copy, rows, seeds)
         return [outputs, value], list(gradients.values())
 
-    expected = run(Loop())
+    expected = run(Loop(), fine)
     layers: list[str] = []
     try:
         with _warnings_kept() as heard, _traced(task.module, layers):
-            found = run(Vmap())
+            found = run(Vmap(), fine)
+            if task.precision is not None:
+                run(Vmap(), task)
     except Exception as error:  # whatever goes wrong under vmap but not in the loop is a reason not to use vmap
         where = f"layer {layers[-1]}" if layers else "the backward pass"
         return f"vmap cannot run {where}: {str(error).strip().splitlines()[0]}"
@@ -222,7 +226,7 @@ def _time(executors: list[Executor], stepper: Stepper) -> dict[Executor, float]:
 
 
 def _few_rows(batch: Batch, num_members: int, num_rows: int = 4) -> Batch:
-    def few(per_member: bool) -> Callable[[Tensor], Tensor]:
+    def few(per_member: bool) -> Callable[[Any], Any]:
         return lambda leaf: leaf[:num_members, :num_rows] if per_member else leaf[:num_rows]
 
     return replace(

@@ -12,7 +12,7 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.seeds import TorchStream
 from bayesemble.core.settings import setting, validate
-from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
+from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, Targets, map_tensors
 from bayesemble.execute.executor import STEPS, Executor, gradient_leaves, slopes
 from bayesemble.task.recomputation import again, recorded
 
@@ -76,7 +76,7 @@ class Loop(Executor):
         params: Leaves,
         buffers: Leaves,
         inputs: Inputs,
-        targets: Tensor,
+        targets: Targets,
         random: int | None,
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """The value of a function of one member and its slopes in the parameters; `random` seeds what it draws."""

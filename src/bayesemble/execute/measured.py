@@ -38,7 +38,7 @@ def digest_of(task: BoundTask, state: State, batch: Batch, method: Any) -> str:
         group: [(name, tuple(leaf.shape), str(leaf.dtype), str(leaf.device)) for name, leaf in found.items()]
         for group, found in state.groups().items()
     }
-    rows = [(tuple(one.shape), str(one.dtype)) for one in (*tensors_of(batch.inputs), batch.targets)]
+    rows = [(tuple(one.shape), str(one.dtype)) for one in tensors_of((batch.inputs, batch.targets))]
     place = platform.machine(), _processor(), os.cpu_count(), torch.get_num_threads()
     what = (str(task.module), task.likelihood, task.prior is None, method, leaves, rows)
     return hashlib.sha256(repr((__version__, torch.__version__, place, what)).encode()).hexdigest()[:40]

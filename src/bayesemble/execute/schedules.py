@@ -50,6 +50,24 @@ class Cosine(Schedule):
 
 
 @dataclass(frozen=True)
+class Warmup(Schedule):
+    """A linear rise from 0 over the first share of training, then another schedule over the rest of it."""
+
+    share: float = setting(0.1, "share of training over which the rate rises", within="(0, 1)")
+    then: "ScheduleLike" = setting("constant", "the schedule, or its name, that comes after")
+
+    def __post_init__(self) -> None:
+        validate(self)
+        resolve(self.then)
+
+    def __call__(self, progress: float) -> float:
+        """Give the factor on the learning rate."""
+        if progress < self.share:
+            return progress / self.share
+        return resolve(self.then)((progress - self.share) / (1 - self.share))
+
+
+@dataclass(frozen=True)
 class Step(Schedule):
     """The rate is multiplied by `factor` at each of the given shares of training."""
 
@@ -109,6 +127,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "step": Step,
     "exponential": Exponential,
     "cyclical": Cyclical,
+    "warmup": Warmup,
 }
 
 

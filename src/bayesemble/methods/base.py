@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
+from bayesemble.core import seeds
+from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import validate
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, TrainingData
+from bayesemble.core.types import (
+    Batch,
+    Clock,
+    Info,
+    Inputs,
+    Leaves,
+    MemberFunction,
+    TrainingData,
+    WeightedTargets,
+    total_weight,
+)
 from bayesemble.execute.executor import Executor
 from bayesemble.task.task import BoundTask, Task
 
@@ -33,21 +46,54 @@ class Context:
 
     def number(self, method: Method, name: str) -> float | Tensor:
         """One of `method.numbers` at this step; a tensor without axes where the step is recorded."""
-        return (method.numbers(self.clock) if self.given_numbers is None else self.given_numbers)[name]
+        return self.numbers(method)[name]
+
+    def numbers(self, method: Method) -> Mapping[str, float | Tensor]:
+        """All of `method.numbers` at this step."""
+        return method.numbers(self.clock) if self.given_numbers is None else self.given_numbers
 
     def gradients(
         self, members: Members, batch: Batch, function: MemberFunction | None = None
     ) -> tuple[Tensor, Leaves]:
         """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters.
 
-        Another function of a member can stand in for it. What is random inside the network has seeds of its own.
+        Another function of a member, a mean over rows too, can stand in for it. What is random inside the network has
+        seeds of its own. A batch of more than `max_batch` rows goes through in parts, whose gradients are added up.
         """
         function = function or self.task.mean_log_likelihood
-        return self.executor.gradients(function, members, batch, self.random_seeds(members), self.task.allocator)
+        random = self.random_seeds(members)
+        return self.gradients_in_parts(function, members, batch, random)
+
+    def gradients_in_parts(
+        self, function: MemberFunction, members: Members, batch: Batch, random: list[int] | None
+    ) -> tuple[Tensor, Leaves]:
+        """The same for a function that draws from these seeds; each part of a batch draws numbers of its own."""
+        parts, allocator = batch.within(self.task.max_batch), self.task.allocator
+        if len(parts) == 1:
+            return self.executor.gradients(function, members, batch, random, allocator)
+        total, sums = members.weights.new_zeros(()), {n: torch.zeros_like(leaf) for n, leaf in members.params.items()}
+        shares = _shares(parts, batch)
+        for number, part in enumerate(parts):
+            if not shares[number]:  # rows without weight have no mean
+                continue
+            own = None if random is None else [seeds.child(seed, "part", number) for seed in random]
+            values, gradients = self.executor.gradients(function, members, part, own, allocator)
+            total = total + shares[number] * values
+            torch._foreach_add_(list(sums.values()), [gradients[name] for name in sums], alpha=shares[number])
+        return total.to(values.dtype), sums
 
     def random_seeds(self, members: Members) -> list[int] | None:
         """Seeds for what is random inside each member at this step, such as dropout masks; None if nothing is."""
         return self.clock.member_seeds(members.num_members) if self.task.stochastic else None
+
+
+def _shares(parts: list[Batch], whole: Batch) -> list[float]:
+    """What the mean over each part counts for in the mean over the whole batch."""
+    if not isinstance(whole.targets, WeightedTargets):
+        return [part.num_rows / whole.num_rows for part in parts]
+    if whole.targets_per_member:
+        raise SettingError("max_batch splits batches, in which each member has weights of its own here; leave it out")
+    return [total_weight(part.targets) / total_weight(whole.targets) for part in parts]
 
 
 class Extent(NamedTuple):
@@ -89,9 +135,6 @@ class Method(ABC):
     independent: ClassVar[bool] = False
     """Whether each member moves without regard to the others, and what a slot has of it lies at its number, so that
     one can be left behind."""
-    steps_alike: ClassVar[bool] = False
-    """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock than a
-    learning rate, so that fits with other seeds can take it together."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Settings that may change when a run is resumed: those that nothing in the state depends on."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()
@@ -126,6 +169,17 @@ class Method(ABC):
         """
         return None
 
+    @property
+    def steps_alike(self) -> bool:
+        """Whether each step does the same to state and batch, draws nothing itself, and takes no more from the clock
+        than a learning rate, so that fits with other seeds can take it together."""
+        return False
+
+    @property
+    def unrecorded(self) -> str | None:
+        """Why no step can be recorded whatever its kind, such as an optimiser that looks at numbers; None if it can."""
+        return None
+
     def numbers(self, clock: Clock) -> dict[str, float]:
         """What a step takes from the clock, such as a learning rate; see `Context.number`."""
         return {}
@@ -133,6 +187,13 @@ class Method(ABC):
     def resolved(self, task: BoundTask) -> dict[str, str]:
         """What settings that are left to the method come to in a task, and why, by their names."""
         return {}
+
+    def passed_through(self, state: State, networks: Sequence[Leaves]) -> State | None:
+        """The state as if training had passed through networks with these parameters, the last of them its end.
+
+        None if the method makes nothing of the way that training took.
+        """
+        return None
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Complete the state once training is over; `data()` goes through the training rows once, in batches."""
@@ -208,6 +269,11 @@ class Method(ABC):
     def needs_every_epoch(self) -> bool:
         """Whether training must go on to its end: networks are gathered along it, or members come in turn."""
         return self.full_batch
+
+    @property
+    def needs_training(self) -> bool:
+        """Whether it learns what it predicts with beside the weights of members, so that these alone tell nothing."""
+        return self.needs_every_epoch
 
     @property
     def gradients_per_step(self) -> int:

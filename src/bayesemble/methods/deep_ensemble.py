@@ -23,7 +23,11 @@ class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
     independent = True
-    steps_alike = True
+
+    @property
+    def steps_alike(self) -> bool:
+        """Whatever the seed, unless rates are drawn by it, or the optimiser is one of torch's."""
+        return not self.rates_differ and self.unrecorded is None
 
     def kind_of_step(self, context: Context) -> Hashable:
         """All steps are alike."""

@@ -6,6 +6,7 @@ A method's step reads: `uphill` (the gradient of the log joint of each member), 
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,14 +15,40 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, MemberFunction, Outputs, map_tensors, tensors_of
-from bayesemble.execute.optimizers import EPSILON, OPTIMIZER_SLOTS, OPTIMIZERS, Optimizer, clip_per_member
+from bayesemble.core.types import (
+    Batch,
+    Clock,
+    Info,
+    Inputs,
+    Leaves,
+    MemberFunction,
+    Outputs,
+    WeightedTargets,
+    map_tensors,
+    tensors_of,
+)
+from bayesemble.execute.optimizers import rates
+from bayesemble.execute.optimizers.fused import EPSILON, FUSED, Optimizer, clip_per_member
+from bayesemble.execute.optimizers.of_torch import BY_NAME, Factory, OfTorch, TorchOptimizer, as_setting, name_of
 from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
 from bayesemble.methods.base import Context, Method
 from bayesemble.task.priors import NormalPrior
-from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
+from bayesemble.task.running import OF_LIKELIHOOD
+from bayesemble.task.task import BoundTask
 
 PRIOR_SLOT = "priors_of_members"
+_MOMENTUM = 0.9
+# Settings of optimisers with their defaults, and which optimiser has which.
+_OF_OPTIMIZER = {"momentum": _MOMENTUM, "beta2": None, "epsilon": EPSILON, "weight_decay": 0.0}
+_USED = {
+    "adam": ("momentum", "beta2", "epsilon", "weight_decay"),
+    "adamw": ("momentum", "beta2", "epsilon", "weight_decay"),
+    "sgd": ("momentum", "weight_decay"),
+    "lion": ("momentum", "beta2", "weight_decay"),
+}
+
+RateLike = float | tuple[float, float] | list[float] | rates.Patterns
+"""One rate, the ends of those that are drawn for each member, one for each member, or rates by patterns of names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,12 +56,29 @@ class GradientMethod(Method):
     """Settings that every gradient method has."""
 
     num_members: int = setting(5, "number of independently started members", least=1)
-    learning_rate: float = setting(1e-3, "step size, before the schedule", above=0)
-    optimizer: str = setting("adam", "rule that makes steps of gradients", choices=OPTIMIZERS)
+    learning_rate: RateLike = setting(
+        1e-3,
+        "step size, before the schedule, for all leaves or by name pattern; (low, high): drawn for each member; a "
+        "list: for each",
+        above=0,
+    )
+    optimizer: str | OfTorch | Factory = setting(
+        "adam",
+        "rule that makes steps of gradients, by name, or a class of torch.optim that goes number by number",
+        choices=(*FUSED, *BY_NAME),
+    )
     schedule: ScheduleLike = setting("constant", "how the learning rate goes along training", choices=SCHEDULES)
-    momentum: float = setting(0.9, "momentum of sgd, or the first decay rate (beta 1) of adam", within="[0, 1)")
+    momentum: float = setting(
+        _MOMENTUM, "momentum of sgd, or the first decay rate (beta 1) of adam and lion", within="[0, 1)"
+    )
+    beta2: float | None = setting(
+        None, "second decay rate of adam (None: 0.999) and lion (None: 0.99)", within="[0, 1)"
+    )
     epsilon: float = setting(
         EPSILON, "epsilon of adam, beside roots of second moments of the gradient of the mean loss", above=0
+    )
+    rate_per_member: tuple[float, ...] | None = setting(
+        None, "factors on the learning rate, one for each member", above=0
     )
     weight_decay: float = setting(
         0.0, "decay of the optimiser, only for a task without prior, which says the same", least=0
@@ -43,17 +87,69 @@ class GradientMethod(Method):
         None, "largest norm of each member's gradient of the mean loss; None cuts nothing", above=0
     )
     bootstrap: bool = setting(False, "train each member on its own resample of the rows")
+    own_order: bool = setting(False, "let each member see the rows in an order of its own, hence in other batches")
     anchored: bool = setting(False, "centre each member's prior on its own prior draw, and add noise to its targets")
     adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off", least=0)
 
-    changeable = ("learning_rate", "schedule", "clip")
+    changeable = ("learning_rate", "rate_per_member", "schedule", "clip")
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "optimizer", as_setting(self.optimizer))
         super().__post_init__()
-        unused = self.optimizer == "sgd" and self.epsilon != EPSILON
-        require(not unused, f"epsilon={self.epsilon} is a setting of adam, which optimizer='sgd' has no use for")
+        both = self.bootstrap and self.own_order
+        require(not both, "bootstrap=True gives members rows in an order of their own already; leave own_order out")
+        self._check_rates()
+        self._check_optimizer()
 
-    def make_optimizer(self) -> Optimizer:
+    def _check_rates(self) -> None:
+        if isinstance(self.learning_rate, list):
+            require(self.rate_per_member is None, "a list as learning_rate says what rate_per_member says: give one")
+            object.__setattr__(self, "rate_per_member", tuple(self.learning_rate))
+            object.__setattr__(self, "learning_rate", 1.0)
+        own, drawn = self.rate_per_member, self.learning_rate if isinstance(self.learning_rate, tuple) else None
+        if drawn is not None:
+            pair = len(drawn) == 2 and drawn[0] < drawn[1]
+            words = "a tuple as learning_rate is a pair (low, high) to draw from"
+            require(pair, f"{words}, got {drawn}; a list has one for each member")
+            require(own is None, "(low, high) as learning_rate is drawn for each member: leave rate_per_member out")
+        if own is not None:
+            words = f"{len(own)} learning rates were given for {self.num_members} members; each needs one"
+            require(len(own) == self.num_members, words)
+
+    def _check_optimizer(self) -> None:
+        """Refuse settings that the optimiser has no use for, and one that would notice that members are stacked."""
+        named = isinstance(self.optimizer, str)
+        called, used = (repr(self.optimizer), _USED.get(str(self.optimizer), ())) if named else (self._called, ())
+        for name, default in _OF_OPTIMIZER.items():
+            value = getattr(self, name)
+            if name not in used and value != default:
+                hint = "" if used else "; give it to the optimiser itself: functools.partial(torch.optim.NAdam, ...)"
+                raise SettingError(f"{name}={value} is a setting that optimizer={called} has no use for{hint}")
+        if not used and not isinstance(self.optimizer, dict):
+            self.make_optimizer().check()
+
+    @property
+    def _called(self) -> str:
+        return self.optimizer if isinstance(self.optimizer, str) else name_of(self.optimizer)
+
+    @property
+    def rates_differ(self) -> bool:
+        """Whether members have learning rates of their own."""
+        return self.rate_per_member is not None or isinstance(self.learning_rate, tuple)
+
+    def member_rates(self, seed: int) -> tuple[float, ...]:
+        """The learning rate of each member of a run, before the schedule and patterns of names."""
+        if isinstance(self.learning_rate, tuple):
+            return rates.log_uniform(*self.learning_rate, self.num_members, seed)
+        base = self.learning_rate if isinstance(self.learning_rate, int | float) else 1.0
+        return tuple(base * own for own in self.rate_per_member or [1.0] * self.num_members)
+
+    @property
+    def unrecorded(self) -> str | None:
+        """Optimisers of torch look at numbers that they keep."""
+        return None if self.optimizer in FUSED else f"the optimiser {self._called} is torch's"
+
+    def make_optimizer(self) -> Optimizer | TorchOptimizer:
         """The optimiser that the settings describe.
 
         Adam moves along m / (sqrt(v) + epsilon). Here m and v are moments of the gradient of the mean loss, 1 / N of
@@ -61,21 +157,30 @@ class GradientMethod(Method):
         released codes of repulsive ensembles do, takes the same steps with N times this epsilon: their 1e-8 is
         `epsilon=1e-8 / N` here.
         """
-        return Optimizer(self.optimizer, self.momentum, self.weight_decay, self.epsilon)
+        return self._optimizer
+
+    @cached_property
+    def _optimizer(self) -> Optimizer | TorchOptimizer:
+        if isinstance(self.optimizer, str) and self.optimizer in FUSED:
+            return Optimizer(self.optimizer, self.momentum, self.weight_decay, self.epsilon, self.beta2)
+        factory = OfTorch(BY_NAME[self.optimizer]) if isinstance(self.optimizer, str) else self.optimizer
+        if not callable(factory):
+            raise SettingError(f"of the optimiser only its name was saved, {factory}; give the method with it again")
+        return TorchOptimizer(factory, by_member=self.rates_differ)
 
     def member_rows(self, num_data: int, seed: int) -> Tensor | None:
         """The rows each member trains on, `(member, row)`, or None if all train on all.
 
-        A bootstrap draws as many rows as there are, with replacement, from the member's own seed.
+        A bootstrap draws as many rows as there are, with replacement, from the member's own seed; an order of its own
+        is all rows, shuffled. Epochs shuffle them once more, the same way for all members.
         """
-        if not self.bootstrap:
+        if not (self.bootstrap or self.own_order):
             return None
-        return torch.stack(
-            [
-                torch.randint(num_data, (num_data,), generator=seeds.generator(seed, "member", i, "bootstrap"))
-                for i in range(self.num_members)
-            ]
-        )
+        kind = "bootstrap" if self.bootstrap else "order"
+        generators = [seeds.generator(seed, "member", i, kind) for i in range(self.num_members)]
+        if self.bootstrap:
+            return torch.stack([torch.randint(num_data, (num_data,), generator=own) for own in generators])
+        return torch.stack([torch.randperm(num_data, generator=own) for own in generators])
 
     @property
     def gradients_per_step(self) -> int:
@@ -95,7 +200,7 @@ class GradientMethod(Method):
     @property
     def training_slots(self) -> tuple[str, ...]:
         """The moments of the optimiser, and what the prior of each member differs by."""
-        return (*OPTIMIZER_SLOTS, PRIOR_SLOT)
+        return (*self.make_optimizer().slot_names, PRIOR_SLOT)
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members independently, with an optimiser at rest."""
@@ -110,12 +215,19 @@ class GradientMethod(Method):
 
     def new_members(self, task: BoundTask, seed: int) -> Members:
         """Members that start independently, after a look at what would shrink their weights."""
-        if self.weight_decay and task.prior is not None:
+        decay = self.make_optimizer().weight_decay
+        if decay and task.prior is not None:
             raise SettingError(
-                f"weight_decay={self.weight_decay} and the prior {task.prior} would both shrink the weights; "
+                f"weight_decay={decay} and the prior {task.prior} would both shrink the weights; "
                 "use Task(..., prior=None), or weight_decay=0 with NormalPrior.from_weight_decay(...)"
             )
-        return task.new_members(self.num_members, seed)
+        members = task.new_members(self.num_members, seed)
+        if isinstance(self.learning_rate, dict):
+            rates.check_patterns(self.learning_rate, members.params)
+        for name in members.params if self.rates_differ else ():
+            if name in members.shared:
+                raise SettingError(f"{name} is shared by all members, which cannot have rates of their own then")
+        return members
 
     def uphill(self, state: State, batch: Batch, context: Context) -> tuple[Leaves, Info]:
         """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
@@ -134,8 +246,16 @@ class GradientMethod(Method):
         return _adversarial(task, self.adversarial) if self.adversarial else task.mean_log_likelihood
 
     def numbers(self, clock: Clock) -> dict[str, float]:
-        """The learning rate, by the schedule."""
-        return {"learning_rate": self.learning_rate * resolve(self.schedule)(clock.progress)}
+        """The learning rate, by the schedule, or that of each member; without what patterns of names say."""
+        factor = self.rate_factor(clock)
+        if self.rates_differ:
+            return {_rate_of(i): rate * factor for i, rate in enumerate(self.member_rates(clock.seed))}
+        base = self.learning_rate if isinstance(self.learning_rate, int | float) else 1.0
+        return {"learning_rate": base * factor}
+
+    def rate_factor(self, clock: Clock) -> float:
+        """What the learning rate is multiplied by at a step."""
+        return resolve(self.schedule)(clock.progress)
 
     def ascend(self, state: State, direction: Leaves, context: Context) -> State:
         """Move all members one optimiser step along a direction on the scale of the log joint, which it overwrites.
@@ -145,9 +265,24 @@ class GradientMethod(Method):
         torch._foreach_div_(list(direction.values()), -context.task.num_data)
         if self.clip is not None:
             clip_per_member(direction, self.clip, state.members.shared)
-        rate, fits = context.number(self, "learning_rate"), context.executor.fits
-        self.make_optimizer().update(state.members.params, direction, state.slots, rate, fits)
+        params, fits = state.members.params, context.executor.fits
+        self.make_optimizer().update(params, direction, state.slots, self._rates(params, context), fits)
         return state
+
+    def _rates(self, params: Leaves, context: Context) -> rates.Rate | list[rates.Part]:
+        """The rate of all leaves of all members, or what moves at which rate."""
+        if not self.rates_differ and not isinstance(self.learning_rate, dict):
+            return context.number(self, "learning_rate")
+        numbers, factors = context.numbers(self), None
+        if isinstance(self.learning_rate, dict):
+            factors = rates.factors_of(params, self.learning_rate, context.task.shapes)
+        each = [numbers[_rate_of(i)] for i in range(self.num_members)] if self.rates_differ else None
+        return rates.parts(params, numbers["learning_rate"] if each is None else each, factors)
+
+
+def _rate_of(member: int) -> str:
+    """What `numbers` calls the rate of one member."""
+    return f"learning_rate of {member}"
 
 
 def prior_factor(state: State) -> Tensor | None:
@@ -190,10 +325,13 @@ def _anchors(method: GradientMethod, task: BoundTask, seed: int) -> dict[str, Le
     def generators(name: str) -> list[torch.Generator]:
         return [seeds.generator(seed, "member", i, name) for i in range(method.num_members)]
 
-    drawn = [task.prior.sample(task.shapes, generator, task.dtype) for generator in generators("anchor")]
-    slots = {"anchor": {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}}
+    around_zero, centers = task.prior.at_zero(), task.prior.centers
+    drawn = [around_zero.sample(task.shapes, generator, task.dtype) for generator in generators("anchor")]
+    anchors = {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}
+    slots = {"anchor": {name: leaf + centers[name].to(leaf) if centers else leaf for name, leaf in anchors.items()}}
     known = task.likelihood.target_noise()
     if known is not None:
+        assert task.output_shape is not None  # it has met its data
         shape = (task.num_rows, *task.output_shape)
         noise = [torch.randn(shape, generator=g, dtype=task.dtype) for g in generators("target noise")]
         slots["target_noise"] = {"noise": torch.stack(noise) * known * spread}
@@ -203,6 +341,8 @@ def _anchors(method: GradientMethod, task: BoundTask, seed: int) -> dict[str, Le
 def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
     if slot is None:
         return batch
+    if isinstance(batch.targets, WeightedTargets):
+        raise SettingError("anchored=True adds noise of one size to all targets, which rows with weights do not have")
     if batch.rows is None:
         raise SettingError("anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset")
     noise = slot["noise"]

@@ -31,14 +31,14 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
 from bayesemble.core.types import Batch, Info, Inputs, Leaves, MemberFunction, TrainingData
-from bayesemble.execute.optimizers import OPTIMIZER_SLOTS
 from bayesemble.methods import numbered_draws
 from bayesemble.methods.base import Context, Extent
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.noisy_layers import kinds_of_layers, noise_of_layer, noisy
 from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import NormalPrior
-from bayesemble.task.task import OF_LIKELIHOOD, OF_METHOD, BoundTask, Task
+from bayesemble.task.running import OF_LIKELIHOOD, OF_METHOD
+from bayesemble.task.task import BoundTask, Task
 
 _LOG_STD = "log_std"  # slot, (member, ...): logarithms of the standard deviations
 _KINDS = "noisy_layers"  # slot: how noise comes into each layer that has it row by row
@@ -69,7 +69,12 @@ class MeanField(GradientMethod):
     @property
     def training_slots(self) -> tuple[str, ...]:
         """The moments of the optimiser, and how noise comes into layers."""
-        return (*OPTIMIZER_SLOTS, _KINDS)
+        return (*super().training_slots, _KINDS)
+
+    @property
+    def needs_training(self) -> bool:
+        """The standard deviations are learned."""
+        return True
 
     def extent(self, task: Task) -> Extent:
         """As many standard deviations as weights."""
@@ -99,7 +104,7 @@ class MeanField(GradientMethod):
         noise = {_NOISE_PREFIX + name: leaf for name, leaf in drawn.items()}
         networks = replace(members, params=learned, buffers=members.buffers | noise)
         function = self._with_noise(context, {name: int(kind) for name, kind in state.slots[_KINDS].items()})
-        values, gradients = context.executor.gradients(function, networks, batch, random, task.allocator)
+        values, gradients = context.gradients_in_parts(function, networks, batch, random)
         direction = task.data_gradient(gradients)
         _add_prior(direction, learned, drawn, task)
         self.ascend(replace(state, members=replace(members, params=learned)), direction, context)

@@ -17,7 +17,7 @@ from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
 from bayesemble.methods.base import Method
 from bayesemble.task.posterior_prior import PosteriorPrior
-from bayesemble.task.task import network_leaves
+from bayesemble.task.running import network_leaves
 
 COVARIANCES = ("diag", "full")
 

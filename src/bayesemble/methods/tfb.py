@@ -63,7 +63,7 @@ class TFB(Method):
                 member, leaf = number % len(moves), base.params[first][place]
                 generator = seeds.generator(seed, "tfb", first, number)
                 noise = torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf.device)
-                own.append(leaf + stds[member].to(leaf) * (moves[member] @ noise))
+                own.append(leaf + stds[member].to(leaf) * (moves[member] @ noise[: moves[member].shape[1]]))
             params[first] = torch.stack(own)
         return replace(base, params=params)
 
@@ -75,7 +75,10 @@ def pairs(params: Leaves) -> dict[str, str]:
 
 
 def _along(second: Tensor) -> Tensor:
-    """V diag(1 / d) of B = U diag(d) V', `(rank, rank)`: how A moves so that B A moves by U; 0 where B does nothing."""
+    """V diag(1 / d) of B = U diag(d) V': how A moves so that B A moves by U; 0 where B does nothing.
+
+    Shape: `(rank, direction)`, with as many directions as the smaller of rank and outputs.
+    """
     _, values, right = torch.linalg.svd(second.double(), full_matrices=False)
     reached = values > _SMALLEST * values.max()
     inverse = torch.where(reached, 1 / values.where(reached, torch.ones_like(values)), 0)

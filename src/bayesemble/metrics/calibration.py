@@ -75,8 +75,9 @@ def reliability(
         min_count: Bins with fewer rows are dropped. Errors take them for bins without a gap: their rows stay in the
             number of all rows, which sums over bins are divided by.
     """
+    predictive, labels = predictive.counted(targets)
     confidence, choice = predictive.probs.double().max(-1)
-    return _table(confidence, choice == predictive.labels(targets), bins, scheme, closed, min_count)
+    return _table(confidence, choice == labels, bins, scheme, closed, min_count)
 
 
 def expected_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:

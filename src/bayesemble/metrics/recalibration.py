@@ -111,7 +111,7 @@ def fit_temperature(predictive: Predictive, targets: Any, per_member: bool = Fal
     Reference: Guo et al. (2017), section 4.2.
     """
     classes = _need_classes(predictive)
-    labels = classes.labels(targets)
+    classes, labels = classes.counted(targets)
     classes = classes if per_member else _averaged(classes)
 
     def cost(log_temperature: float) -> float:
@@ -134,7 +134,8 @@ def fit_isotonic(predictive: Predictive, targets: Any) -> Isotonic:
     Reference: Zadrozny & Elkan (2002).
     """
     classes = _need_classes(predictive)
-    labels = classes.labels(targets).flatten().cpu().numpy()
+    classes, counted = classes.counted(targets)
+    labels = counted.flatten().cpu().numpy()
     probs = _averaged(classes).probs.flatten(0, -2).cpu().numpy()
     curves = [_curve(probs[:, label], labels == label) for label in range(probs.shape[-1])]
     return Isotonic(tuple(points for points, _ in curves), tuple(heights for _, heights in curves))
@@ -152,7 +153,7 @@ def _need_classes(predictive: Predictive) -> ClassPredictive:
 def _averaged(predictive: ClassPredictive) -> ClassPredictive:
     """The averaged prediction as a single member, in double precision."""
     averaged = predictive.log_average(predictive.log_probs.double())
-    return ClassPredictive(torch.ones_like(predictive.weights[:1]), averaged[None])
+    return ClassPredictive(torch.ones_like(predictive.weights[:1]), averaged[None], predictive.ignore_index)
 
 
 def _without_zeros(log_probs: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.core.errors import SettingError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import require
 from bayesemble.predictive import (
     ClassPredictive,
@@ -20,7 +20,8 @@ from bayesemble.predictive.base import check_level
 
 def accuracy(predictive: ClassPredictive, targets: Any) -> float:
     """Share of rows whose most probable class is the right one. Higher is better; says nothing of confidence."""
-    return float((predictive.probs.argmax(-1) == predictive.labels(targets)).double().mean())
+    predictive, labels = predictive.counted(targets)
+    return float((predictive.probs.argmax(-1) == labels).double().mean())
 
 
 def top_k_accuracy(predictive: ClassPredictive, targets: Any, k: int = 5) -> float:
@@ -34,7 +35,8 @@ def top_k_accuracy(predictive: ClassPredictive, targets: Any, k: int = 5) -> flo
 
     Reference: Russakovsky et al. (2015), ImageNet large scale visual recognition challenge.
     """
-    probs, labels = predictive.probs, predictive.labels(targets).unsqueeze(-1)
+    predictive, counted = predictive.counted(targets)
+    probs, labels = predictive.probs, counted.unsqueeze(-1)
     require(1 <= k <= probs.shape[-1], f"k lies between 1 and the number of classes, {probs.shape[-1]}; got {k}")
     own = probs.gather(-1, labels)
     tied_before = (probs == own) & (torch.arange(probs.shape[-1], device=probs.device) < labels)
@@ -44,9 +46,13 @@ def top_k_accuracy(predictive: ClassPredictive, targets: Any, k: int = 5) -> flo
 def nll(predictive: Predictive, targets: Any) -> float:
     """Mean of -log p(y|x) under the averaged prediction, in nats. Lower is better.
 
-    A proper score: only the true distribution is best. One confidently wrong row can dominate it.
+    A proper score: only the true distribution is best. One confidently wrong row can dominate it. The labels of a row,
+    such as those of its tokens, are added up; rows in which none counts (`Categorical(ignore_index=...)`) are left out.
     """
-    return float(-predictive.log_prob(targets).double().mean())
+    losses, counts = -predictive.log_prob(targets).double(), predictive.rows_that_count(targets)
+    if not counts.any():
+        raise DataError("there is nothing to score: no target counts")
+    return float(losses.mean() if counts.all() else losses[counts].mean())
 
 
 def brier(predictive: ClassPredictive, targets: Any) -> float:
@@ -54,7 +60,8 @@ def brier(predictive: ClassPredictive, targets: Any) -> float:
 
     Lower is better. A proper score that forgives confident errors more than the NLL does.
     """
-    right = torch.nn.functional.one_hot(predictive.labels(targets), predictive.probs.shape[-1])
+    predictive, labels = predictive.counted(targets)
+    right = torch.nn.functional.one_hot(labels, predictive.probs.shape[-1])
     return float((predictive.probs.double() - right).square().sum(-1).mean())
 
 

@@ -29,7 +29,7 @@ class Summary:
     def __init__(self, ood: bool = False) -> None:
         """With `ood=True`, the uncertainty of each row is kept, so that `update_ood` can be used."""
         self.num_rows = 0
-        self.sums: dict[str, float] = {}
+        self.sums: dict[str, tuple[float, int]] = {}
         self.bins = torch.zeros(3, _BINS, dtype=torch.float64)  # totals of confidence, accuracy and rows
         self.uncertainties: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         if ood:
@@ -37,21 +37,31 @@ class Summary:
 
     def update(self, predictive: Predictive, targets: Any) -> None:
         """Add rows with known targets."""
-        means = {"nll": nll(predictive, targets)}
+        self._keep_uncertainties(predictive, ood=False)
+        rows = int(predictive.rows_that_count(targets).sum())
+        self.num_rows += rows
+        if not rows:
+            return
+        self._add({"nll": nll(predictive, targets)}, rows)
         if isinstance(predictive, ClassPredictive):
-            means |= {"accuracy": accuracy(predictive, targets), "brier": brier(predictive, targets)}
+            predictive, targets = predictive.counted(targets)
+            means = {"accuracy": accuracy(predictive, targets), "brier": brier(predictive, targets)}
             means["overconfidence"] = float(predictive.probs.amax(-1).double().mean()) - means["accuracy"]
+            self._add(means, targets.numel())
             table = reliability(predictive, targets, bins=_BINS)
             shares = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)])
             self.bins.index_add_(1, table.index, shares * table.count)
         elif isinstance(predictive, RealPredictive):
-            means["coverage_90"] = coverage(predictive, targets, 0.9)
+            found = {"coverage_90": coverage(predictive, targets, 0.9)}
             if not isinstance(predictive, SurvivalPredictive):  # nobody knows how far off a censored time is
-                means["rmse"] = rmse(predictive, targets) ** 2
+                found["rmse"] = rmse(predictive, targets) ** 2
+            self._add(found, rows)
+
+    def _add(self, means: dict[str, float], count: int) -> None:
+        """Add means over so many rows, or labels of rows."""
         for name, mean in means.items():
-            self.sums[name] = self.sums.get(name, 0.0) + mean * predictive.num_rows
-        self.num_rows += predictive.num_rows
-        self._keep_uncertainties(predictive, ood=False)
+            total, number = self.sums.get(name, (0.0, 0))
+            self.sums[name] = total + mean * count, number + count
 
     def update_ood(self, predictive: Predictive) -> None:
         """Add rows of foreign data, which have no targets."""
@@ -61,9 +71,9 @@ class Summary:
 
     def compute(self) -> dict[str, float]:
         """All scores of the rows gathered so far."""
-        if not self.num_rows:
+        if not self.sums:
             raise DataError("there is nothing to score; update it with predictions and targets first")
-        scores = {name: total / self.num_rows for name, total in self.sums.items()}
+        scores = {name: total / count for name, (total, count) in self.sums.items()}
         if "rmse" in scores:
             scores["rmse"] **= 0.5
         if self.bins.any():

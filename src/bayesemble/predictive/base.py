@@ -150,6 +150,10 @@ class Predictive(ABC):
         """Log probability (density) of the targets under the mixture, `(row,)`: log sum_m w_m p_m(y|x)."""
         return self.log_average(self.member_log_prob(targets))
 
+    def rows_that_count(self, targets: Any) -> Tensor:
+        """Rows with a target that counts, `(row,)`: all, unless the likelihood leaves some out."""
+        return torch.ones(self.num_rows, dtype=torch.bool)
+
     def member(self, index: int) -> Self:
         """The prediction of one member alone."""
         return self.take([index])

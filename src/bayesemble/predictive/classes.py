@@ -21,6 +21,8 @@ class ClassPredictive(Predictive):
     """Probabilities of classes. The class axis is last: `(member, row, class)`, or `(member, row, output, class)`."""
 
     log_probs: Tensor
+    ignore_index: int | None = None
+    """A target that does not count: see `counted`."""
     kind = "classes"
     _measures: ClassVar = {
         "total": lambda own: own.entropy,
@@ -108,6 +110,18 @@ class ClassPredictive(Predictive):
         values = match_targets(targets, self.log_probs.shape[:-1], per_member)
         return as_labels(values, self.log_probs.shape[-1])
 
+    def counted(self, targets: Any) -> tuple[ClassPredictive, Tensor]:
+        """The predictions whose targets count, one row for each of them, and these targets as labels."""
+        if self.ignore_index is None:
+            return self, self.labels(targets)
+        values = match_targets(targets, self.log_probs.shape[:-1])
+        counts = values != self.ignore_index
+        if not counts.any():
+            raise DataError(f"there is nothing to score: all targets are ignore_index={self.ignore_index}")
+        kept = {name: value[counts] for name, value in self.kept.items()}
+        found = ClassPredictive(self.weights, self.log_probs[:, counts], kept=kept)
+        return found, found.labels(values[counts])
+
     def member_values(self) -> Tensor:
         """Probabilities of each member."""
         return self.member_probs
@@ -116,11 +130,22 @@ class ClassPredictive(Predictive):
         """1 where the answer is wrong, 0 elsewhere."""
         return (self.answers != self.labels(targets)).double()
 
+    def rows_that_count(self, targets: Any) -> Tensor:
+        """Rows with a target that counts, `(row,)`."""
+        if self.ignore_index is None:
+            return super().rows_that_count(targets)
+        values = match_targets(targets, self.log_probs.shape[:-1])
+        return (values != self.ignore_index).reshape(len(values), -1).any(1)
+
     def member_log_prob(self, targets: Any) -> Tensor:
-        """Log probability of the labels under each member, `(member, row)`."""
-        labels = self.labels(targets, per_member=True)
-        chosen = self.log_probs.gather(-1, labels.expand(self.log_probs.shape[:-1]).unsqueeze(-1))
-        return sum_outputs(chosen.squeeze(-1))
+        """Log probability of the labels under each member, `(member, row)`; those that do not count add nothing."""
+        if self.ignore_index is None:
+            values = labels = self.labels(targets, per_member=True)
+        else:
+            values = match_targets(targets, self.log_probs.shape[:-1], per_member=True)
+            labels = as_labels(values.masked_fill(values == self.ignore_index, 0), self.log_probs.shape[-1])
+        chosen = self.log_probs.gather(-1, labels.expand(self.log_probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+        return sum_outputs(chosen if self.ignore_index is None else chosen.masked_fill(values == self.ignore_index, 0))
 
     def sample(self, num: int, generator: torch.Generator) -> Tensor:
         """Draw labels, `(num, row)`."""

@@ -1,8 +1,6 @@
 """Networks that members begin with: from a factory, or from one that is given; one architecture or several."""
 
-import copy
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,16 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from bayesemble.core.errors import ModelError, SettingError
-from bayesemble.core.types import Leaves
-from bayesemble.task.adapters.starts import fresh_leaves, is_adapted, reset_of, resets_adapters_alone
-from bayesemble.task.adapters.still import frozen_parts, is_still
+from bayesemble.core.errors import ModelError
+from bayesemble.task.adapters.starts import is_adapted
+from bayesemble.task.adapters.still import is_still
+from bayesemble.task.starts.weights import Patterns, reinitialised, renewed
 
 NetworkSource = nn.Module | Callable[[], nn.Module]
 """A factory of networks, or a network."""
-
-STARTS = ("fresh", "given")
-"""What becomes of a network: it is re-initialised for each member, or each member begins with its weights."""
 
 ModelSource = NetworkSource | list[NetworkSource] | tuple[NetworkSource, ...]
 """One source, or one for each architecture."""
@@ -67,26 +62,29 @@ def checked_source(model: Any) -> NetworkSource | tuple[NetworkSource, ...]:
     return sources[0] if len(sources) == 1 else sources
 
 
-def new_module(source: ModelSource, start: str | None = None, member: int = 0, share_frozen: bool = False) -> nn.Module:
+def new_module(
+    source: ModelSource, start: str | None = None, member: int = 0, fresh: Patterns = (), share_frozen: bool = False
+) -> nn.Module:
     """Make a network that a member begins with; random numbers come from where torch takes them.
 
-    Of several architectures, `member` says whose network it is to be: see `Alternatives`. Frozen parameters of a
-    network that is given may be shared with it instead of being copied, and those of an adapted one always are.
+    Of several architectures, `member` says whose network it is to be: see `Alternatives`. Leaves of a given network
+    that `fresh` names are drawn anew. Frozen parameters of a network that is given may be shared with it instead of
+    being copied, and those of an adapted one always are.
     """
     checked = checked_source(source)
     if isinstance(checked, tuple):
         return Alternatives(checked, start, member)
-    return _new_network(checked, start, share_frozen)
+    return _new_network(checked, start, fresh, share_frozen)
 
 
-def _new_network(source: NetworkSource, start: str | None, share_frozen: bool = False) -> nn.Module:
+def _new_network(
+    source: NetworkSource, start: str | None, fresh: Patterns = (), share_frozen: bool = False
+) -> nn.Module:
     if isinstance(source, nn.Module):
         _refuse_scripted(source)
         _refuse_lazy(source)
         share = share_frozen or is_adapted(source)
-        if start == "given":
-            return _copied(source, [one for one in source.parameters() if share and not one.requires_grad])
-        return reinitialised(source, share)
+        return renewed(source, fresh, share) if start == "given" else reinitialised(source, share_frozen=share)
     module = source()
     if not isinstance(module, nn.Module):
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
@@ -126,14 +124,16 @@ def dropout_layers(module: nn.Module) -> list[nn.Module]:
 @contextmanager
 def dropout_on(module: nn.Module) -> Iterator[None]:
     """Let dropout layers act in a network that is not in training."""
-    layers = dropout_layers(module)
+    # Out of training, torch has one operation for a whole layer of a transformer, which knows nothing of dropout.
+    whole = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoderLayer)]
+    layers = [*dropout_layers(module), *whole]
     try:
         for layer in layers:
-            layer.train(True)
+            layer.training = True  # of this layer alone, not of those inside
         yield
     finally:
         for layer in layers:
-            layer.train(False)
+            layer.training = False
 
 
 def pick_output(result: Any, output: str | Callable[[Any], Tensor] | None) -> Tensor:
@@ -169,90 +169,12 @@ def called(module: nn.Module, index: int) -> str:
     )
 
 
-def reinitialised(original: nn.Module, share_frozen: bool = False) -> nn.Module:
-    """Copy a network and reset every layer, children before parents; name what nothing resets.
-
-    Trainable parameters are set to NaN first, so whatever no `reset_parameters` reaches shows. Frozen parameters
-    keep their values, and a layer in which everything is frozen keeps its statistics too. A leaf of zeros was meant to
-    begin with zeros, as the second factor of a low-rank adapter is, and stays so. Of an adapted network, all but its
-    adapters and fresh heads stays as it is.
-
-    Frozen parameters that nothing resets may be those of the original itself instead of copies.
-    """
-    fresh, adapted = fresh_leaves(original), is_adapted(original)
-    safe = _out_of_reach(original, fresh)
-    module = _copied(original, [one for name, one in original.named_parameters() if share_frozen and name in safe])
-    frozen = {id(layer) for name in frozen_parts(module) for layer in module.get_submodule(name).modules()}
-    drawn = {name: parameter for name, parameter in module.named_parameters() if name in fresh}
-    wanted = {id(parameter) for parameter in drawn.values()}
-    kept = [(p, p.detach().clone()) for name, p in module.named_parameters() if name not in safe | fresh]
-    with torch.no_grad():
-        for parameter in drawn.values():
-            parameter.fill_(torch.nan)
-        for layer in reversed(list(module.modules())):
-            reset, own = reset_of(layer, module), list(layer.parameters())
-            without_parameters = not (own or adapted or id(layer) in frozen)
-            if reset is not None and (without_parameters or any(id(p) in wanted for p in own)):
-                reset()
-        for parameter, value in kept:
-            parameter.copy_(value)
-    missed = [name for name, parameter in drawn.items() if parameter.isnan().any()]
-    if missed:
-        raise ModelError(
-            f"nothing re-initialises the parameter {missed[0]!r} of {type(original).__name__}, so all members "
-            "would share it; pass a factory such as `lambda: MyNet()`, or give its module a reset_parameters method"
-        )
-    with torch.no_grad():
-        for (name, before), parameter in zip(original.named_parameters(), module.parameters(), strict=True):
-            if name in fresh and not before.any():
-                parameter.zero_()
-    return module
-
-
-def _out_of_reach(original: nn.Module, fresh: set[str]) -> set[str]:
-    """Names of frozen parameters that no layer which is reset can change."""
-    drawn = {id(parameter) for name, parameter in original.named_parameters() if name in fresh}
-    reached: set[int] = set()
-    for layer in original.modules():
-        own = [id(parameter) for parameter in layer.parameters()]
-        if not resets_adapters_alone(layer) and reset_of(layer, original) is not None and drawn & set(own):
-            reached.update(own)
-    return {name for name, one in original.named_parameters() if not one.requires_grad and id(one) not in reached}
-
-
 def _refuse_scripted(module: nn.Module) -> None:
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         raise ModelError("the network is scripted or traced, and runs only with its own weights; pass the eager module")
-
-
-def _copied(original: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
-    """A copy that has some tensors in common with the original."""
-    try:
-        return copy.deepcopy(original, {id(tensor): tensor for tensor in shared})
-    except (RuntimeError, TypeError) as error:
-        raise ModelError(
-            f"{type(original).__name__} cannot be copied ({error}); pass a factory such as `lambda: MyNet()`"
-        ) from error
 
 
 def _refuse_lazy(module: nn.Module) -> None:
     for name, leaf in [*module.named_parameters(), *module.named_buffers()]:
         if isinstance(leaf, UninitializedParameter | UninitializedBuffer):
             raise ModelError(f"{name!r} is lazy and has no shape yet; run one batch through the network before")
-
-
-def check_start(start: str | None, jitter: float, given: list[nn.Module]) -> None:
-    """Refuse ways to begin that there are not; `given` are the networks that are no factories."""
-    if start not in (None, *STARTS):
-        raise SettingError(f'start is "fresh", "given" or None, not {start!r}')
-    if start == "fresh" and not given:
-        raise SettingError('start="fresh" re-initialises a network; a factory makes each start itself')
-    if not (jitter >= 0 and math.isfinite(jitter)):
-        raise SettingError(f"jitter is a number from 0, got {jitter}")
-
-
-def shake(params: Leaves, size: float, generator: torch.Generator) -> None:
-    """Add noise to each leaf in place, `size` times its root mean square."""
-    for leaf in params.values():
-        scale = float(leaf.double().square().mean().sqrt())
-        leaf.add_(torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype).to(leaf.device), alpha=size * scale)

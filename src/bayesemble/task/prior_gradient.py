@@ -23,7 +23,7 @@ def add_gradient(
     """Add the gradient of the prior's log density at `params`, over the temperature, to `gradients`.
 
     It is worked out for `block` numbers at a time: all at once would need memory for another copy of a leaf. With
-    `center` the prior is centred there; a factor `(member,)` is one for each member.
+    `center` `(member, ...)` each member's prior is centred there; a factor `(member,)` is one for each member.
     """
     if prior.couples_leaves:
         assert center is None, "anchors are for a NormalPrior"
@@ -32,7 +32,9 @@ def add_gradient(
             own = factor.to(pull).reshape(-1, *[1] * (pull.dim() - 1)) if each else factor  # type: ignore[union-attr]
             gradients[name].add_(pull if own is None else pull * own, alpha=1 / temperature)
         return
-    in_one_pass = type(prior).gradient is NormalPrior.gradient and center is None and factor is None
+    prior = prior if center is None else prior.at_zero()
+    plain = type(prior).gradient is NormalPrior.gradient and not prior.centers
+    in_one_pass = plain and center is None and factor is None
     for name, leaf in params.items():
         if in_one_pass:
             gradients[name].add_(leaf, alpha=-1 / (temperature * scales[name] ** 2))

@@ -1,10 +1,10 @@
-"""Priors over the parameters of a network: independent, centred on 0, with one scale per leaf."""
+"""Priors over the parameters of a network: independent, with one scale per leaf, around 0 or given weights."""
 
 import fnmatch
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 _SCALING_HELP = '"fan_in" divides the scale of every weight matrix or kernel by sqrt(fan-in)'
 _SCALINGS = ("none", "fan_in")
+_CENTERS = ("zero", "start")
 _LARGEST_WEIGHT_OF_VAGUE_PRIOR = 0.1
 
 
@@ -33,9 +34,27 @@ class Prior(ABC):
     stated: ClassVar[bool] = True
     """Whether somebody believes in it. Members that repel one another spread as wide as a stated prior says."""
 
-    def weight(self, num_data: int, num_parameters: int) -> float:
+    def weight(self, num_data: float, num_parameters: int) -> float:
         """What the log density counts for in the log joint."""
         return 1.0
+
+    @property
+    def centers(self) -> Leaves:
+        """The weights that it stands around, by leaf; of a prior around zero there are none."""
+        return {}
+
+    @property
+    def lacks_center(self) -> bool:
+        """Whether it stands around weights that it was not told yet."""
+        return False
+
+    def centred_on(self, leaves: Leaves) -> Self:
+        """The same around these weights."""
+        raise SettingError(f"{self} stands around zero; a prior around given weights is NormalPrior(center='start')")
+
+    def at_zero(self) -> Self:
+        """The same around zero."""
+        return self
 
     @property
     def couples_leaves(self) -> bool:
@@ -97,14 +116,18 @@ class Prior(ABC):
 
 @dataclass(frozen=True)
 class NormalPrior(Prior):
-    """w ~ Normal(0, std^2): log p(w) = -w^2 / (2 std^2) - log std - log(2 pi) / 2.
+    """w ~ Normal(c, std^2): log p(w) = -(w - c)^2 / (2 std^2) - log std - log(2 pi) / 2, with c = 0 by default.
+
+    With `center="start"`, c are the weights of the network that the task was given (`Task(..., start="given")`), and 0
+    for leaves that each member draws anew (`fresh`). All members have the same prior, wherever they begin.
 
     Members may have priors of their own, as in hyper-deep ensembles: a pair `(low, high)` as std draws that of each
     member log-uniformly between the two, and a list has one for each member. The list may also go beside patterns of
     names, as `per_member`, whose numbers then multiply them; `std=[...]` is short for `std=1.0, per_member=[...]`.
 
     Reference: Wenzel, Snoek, Tran & Jenatton (2020), "Hyperparameter ensembles for robustness and uncertainty
-    quantification"; D'Angelo & Fortuin (2021), whose members have 0.1 to 0.5.
+    quantification"; D'Angelo & Fortuin (2021), whose members have 0.1 to 0.5; Li, Grandvalet & Davoine (2018),
+    "Explicit inductive bias for transfer learning with convolutional networks", for the centre.
     """
 
     std: Scale | Range | list[float] = setting(
@@ -114,6 +137,10 @@ class NormalPrior(Prior):
     )
     scaling: str = setting("none", _SCALING_HELP, choices=_SCALINGS)
     per_member: tuple[float, ...] | None = setting(None, "factors on the std, one for each member", above=0)
+    center: str = setting(
+        "zero", "where it is centred: zero, or start, the weights of the given network", choices=_CENTERS
+    )
+    _around: ClassVar[Leaves | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -148,6 +175,30 @@ class NormalPrior(Prior):
         )
         return torch.tensor(self.per_member, dtype=torch.float64) ** -2
 
+    @property
+    def centers(self) -> Leaves:
+        """The weights that it stands around, by leaf."""
+        if self.lacks_center:
+            raise SettingError(
+                f"{self} was not told the weights that it stands around; a task that met its data has them"
+            )
+        return self._around or {}
+
+    @property
+    def lacks_center(self) -> bool:
+        """Whether it stands around weights that it was not told yet."""
+        return self.center == "start" and self._around is None
+
+    def centred_on(self, leaves: Leaves) -> Self:
+        """The same around these weights."""
+        other = replace(self, center="start")
+        object.__setattr__(other, "_around", leaves)
+        return other
+
+    def at_zero(self) -> Self:
+        """The same around zero."""
+        return replace(self, center="zero")
+
     @classmethod
     def from_weight_decay(cls, weight_decay: float, num_data: int) -> "NormalPrior":
         """The prior whose MAP is that of `weight_decay` on the mean loss: std^2 = 1 / (weight_decay * num_data)."""
@@ -160,21 +211,26 @@ class NormalPrior(Prior):
 
     def log_prob(self, params: Leaves, scales: dict[str, float]) -> Tensor:
         """Sum of normal log densities."""
-        terms = []
+        terms, centers = [], self.centers
         for name, leaf in params.items():
             constant = leaf[0].numel() * (math.log(scales[name]) + math.log(2 * math.pi) / 2)
-            terms.append(-leaf.reshape(len(leaf), -1).square().sum(1) / (2 * scales[name] ** 2) - constant)
+            away = leaf - centers[name] if centers else leaf
+            terms.append(-away.reshape(len(leaf), -1).square().sum(1) / (2 * scales[name] ** 2) - constant)
         return torch.stack(terms).sum(0)
 
     def gradient(self, params: Leaves, scales: dict[str, float]) -> Leaves:
-        """-w / std^2."""
-        return {name: leaf / -(scales[name] ** 2) for name, leaf in params.items()}
+        """-(w - c) / std^2."""
+        centers = self.centers
+        away = {name: leaf - centers[name] for name, leaf in params.items()} if centers else params
+        return {name: leaf / -(scales[name] ** 2) for name, leaf in away.items()}
 
     def sample(self, shapes: Shapes, generator: torch.Generator, dtype: torch.dtype) -> Leaves:
         """Draw from the normal."""
-        scales, leaves = self.shared_scales(shapes), {}
+        scales, centers, leaves = self.shared_scales(shapes), self.centers, {}
         for name, shape in shapes.items():
             leaves[name] = scales[name] * torch.randn(shape, generator=generator, dtype=dtype)
+            if centers:
+                leaves[name] += centers[name].to(leaves[name])
         return leaves
 
     def _scale(self) -> Scale:
@@ -201,10 +257,14 @@ class VaguePrior(NormalPrior):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        plain = self.scaling == "fan_in" and self.per_member is None
-        require(plain, "a vague prior is scaled by fan-in and the same for all members; state a NormalPrior for others")
+        plain = self.scaling == "fan_in" and self.per_member is None and self.center == "zero"
+        require(
+            plain,
+            "a vague prior is scaled by fan-in, stands around zero and is the same for all members; state a "
+            "NormalPrior for others",
+        )
 
-    def weight(self, num_data: int, num_parameters: int) -> float:
+    def weight(self, num_data: float, num_parameters: int) -> float:
         """T, from the numbers of rows and of weights."""
         return min(_LARGEST_WEIGHT_OF_VAGUE_PRIOR, num_data / max(num_parameters, 1))
 

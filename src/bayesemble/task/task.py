@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.types import Inputs, Leaves
+from bayesemble.core.types import Inputs, Leaves, Targets, in_parts
 from bayesemble.predictive import Predictive
-from bayesemble.task.adapters.frozen_calls import Prepared, answered
 from bayesemble.task.adapters.leaves import in_common, leaves_of, stands_still
-from bayesemble.task.adapters.still import hold_still, set_mode
+from bayesemble.task.adapters.still import hold_still
 from bayesemble.task.first_look import Seen, look, together
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
-from bayesemble.task.networks import (
-    ModelSource,
-    called,
-    check_factory,
-    check_start,
-    check_trainable,
-    checked_source,
-    dropout_on,
-    new_module,
-    pick_output,
-    shake,
-)
+from bayesemble.task.networks import ModelSource, called, check_factory, check_trainable, checked_source, new_module
 from bayesemble.task.per_thread import PerThread
 from bayesemble.task.prior_gradient import Factor, add_gradient
 from bayesemble.task.priors import Prior, Shapes, VaguePrior
-from bayesemble.task.recomputation import record
+from bayesemble.task.running import OF_LIKELIHOOD, OF_METHOD, network_leaves, outputs_of
 from bayesemble.task.select import Wish, select
 from bayesemble.task.sizes import without_size
-
-OF_LIKELIHOOD = "likelihood."  # in front of the names of leaves that belong to the likelihood, not the network
-OF_METHOD = "method."  # names of buffers that a method keeps for itself begin with it
+from bayesemble.task.starts.center import around_start
+from bayesemble.task.starts.weights import as_patterns, begun, check_start, shake
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +51,8 @@ class Task:
     """Below 1: a cold posterior, sharper than Bayes' rule gives."""
     output: str | Callable[[Any], Tensor] | None = None
     """How to pick the tensor out of what the network returns: the name of an attribute or key, or a function."""
-    num_data: int | None = None
-    """Number of rows that the likelihood stands for; by default those of the training data."""
+    num_data: float | None = None
+    """Number of rows that the likelihood stands for; by default those of the training data, or their weights' sum."""
     start: str | None = None
     """How members begin if the model is a network, not a factory: "fresh" re-initialises it for each of them, "given"
     takes its weights. None re-initialises it too, but training refuses to do that to a network that looks trained."""
@@ -77,6 +62,10 @@ class Task:
     train_frozen: bool = False
     """Whether batch norm and dropout act in training in parts of the network that are wholly frozen too, as in plain
     torch. Otherwise such parts stand still: they run as in prediction."""
+    fresh: str | tuple[str, ...] = ()
+    """Names or patterns, such as "head.*", of leaves of a given network that each member draws anew."""
+    targets: str | None = None
+    """The key of the targets in data that come as mappings, such as "labels" in the batches of a tokenizer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", checked_source(self.model))
@@ -88,7 +77,9 @@ class Task:
             raise SettingError(f"output must be the name of an attribute or key, or a function, got {self.output!r}")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise SettingError(f"temperature must be a positive number, got {self.temperature}")
-        check_start(self.start, self.jitter, self.networks_given)
+        check_start(self.start, self.jitter, as_patterns(self.fresh), self.networks_given, self.mixed)
+        if not (self.targets is None or isinstance(self.targets, str)):
+            raise SettingError(f'targets is the key of the targets, such as "labels", got {self.targets!r}')
 
     @property
     def module(self) -> nn.Module:
@@ -99,7 +90,7 @@ class Task:
     def network(self) -> PerThread:
         """The network of every thread."""
         with seeds.scoped(0):
-            module = new_module(self.model, self.start)
+            module = self._new_module()
             check_factory(self.model, module)
         for kept in (OF_LIKELIHOOD, OF_METHOD):
             if any(name.startswith(kept) for name in module.state_dict()):
@@ -118,6 +109,11 @@ class Task:
     def recomputes(self) -> bool:
         """Whether the network runs parts of itself again in the backward pass, as far as that is known."""
         return False
+
+    @cached_property
+    def precision(self) -> str | None:
+        """The number type that training computes in; None is that of the network."""
+        return None
 
     @property
     def networks_given(self) -> list[nn.Module]:
@@ -167,31 +163,36 @@ class Task:
             return 1.0
         return self.prior.weight(self.num_data, self.num_parameters)
 
-    def bind(self, num_rows: int, inputs: Inputs) -> BoundTask:
+    def bind(self, num_rows: int, inputs: Inputs, weight: float | None = None) -> BoundTask:
         """Learn from a few rows what the network gives and whether it is random; refuse rows it cannot run on.
 
-        `num_rows` is how many rows there are in all.
+        `num_rows` is how many rows there are in all, `weight` the sum of their weights, if they have any.
         """
         numbers = range(self.num_architectures)
         seen = together([self._look(index, inputs) for index in numbers], [called(self.module, i) for i in numbers])
-        return self._bound(num_rows if self.num_data is None else self.num_data, num_rows, seen, inputs)
+        counted = num_rows if weight is None else weight
+        return self._bound(counted if self.num_data is None else self.num_data, num_rows, seen, inputs)
 
     def rebind(self, saved: Mapping[str, Any], example: Inputs | None = None) -> BoundTask:
         """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
-        seen = Seen(tuple(saved["output_shape"]), saved["stochastic"], recomputes=False)
-        return self._bound(saved["num_data"], saved["num_rows"], seen, example)
+        shape = saved["output_shape"]
+        bound = self._bound(saved["num_data"], saved["num_rows"], Seen((), saved["stochastic"], False), example)
+        return replace(bound, output_shape=None if shape is None else tuple(shape))
 
-    def _bound(self, num_data: int, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
+    def _bound(self, num_data: float, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
+        given = self.networks_given[0] if self.start == "given" and self.networks_given and not self.mixed else None
         return BoundTask(
             self.model,
             self.likelihood,
-            self.prior,
+            around_start(self.prior, given, as_patterns(self.fresh)),
             self.temperature,
             self.output,
             num_data=num_data,
             start=self.start,
             jitter=self.jitter,
             train_frozen=self.train_frozen,
+            fresh=self.fresh,
+            targets=self.targets,
             num_rows=num_rows,
             output_shape=seen.output_shape,
             stochastic=seen.stochastic,
@@ -206,11 +207,13 @@ class Task:
         `index` is the number of the member, which its architecture depends on if there are several.
         """
         with seeds.scoped(seed):
-            module = new_module(self.model, self.start, index, share_frozen=True)
+            module = self._new_module(index, share_frozen=True)
         params, buffers = leaves_of(module, self.module)
-        if self.jitter:
-            shake(params, self.jitter, seeds.generator(seed, "jitter"))
+        shake(params, self.shapes, self.jitter, seed)
         return params, buffers
+
+    def _new_module(self, index: int = 0, share_frozen: bool = False) -> nn.Module:
+        return new_module(self.model, self.start, index, as_patterns(self.fresh), share_frozen)
 
     def new_members(self, num_members: int, seed: int) -> Members:
         """Initialise networks independently, each from its own seed; frozen leaves that are equal are shared.
@@ -237,50 +240,35 @@ class Task:
 
         With `dropout`, dropout layers act outside of training too.
         """
-        module = self.module
-        if module.training != training:
-            set_mode(module, training)
-        with dropout_on(module) if dropout else nullcontext():
-            result = self._run(params, buffers, inputs, training)
-        return pick_output(result, self.output)
-
-    def _run(self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool) -> Any:
-        module = self.module
-        if isinstance(inputs, Prepared):
-            with answered(module, inputs):
-                return self._run(params, buffers, inputs.inputs, training)
-        leaves = network_leaves(params) | network_leaves(buffers)
-        if isinstance(inputs, dict):
-            result = functional_call(module, leaves, (), inputs)
-        else:
-            result = functional_call(module, leaves, inputs if isinstance(inputs, tuple) else (inputs,))
-        if training:
-            for name, buffer in network_leaves(buffers).items():
-                if leaves[name] is not buffer:  # the network replaced its buffer instead of changing it in place
-                    buffer.copy_(leaves[name])
-        if self.recomputes:
-            record(module, leaves)
-        return result
+        return outputs_of(
+            self.module,
+            params,
+            buffers,
+            inputs,
+            training=training,
+            dropout=dropout,
+            output=self.output,
+            recomputes=self.recomputes,
+            precision=self.precision,
+        )
 
     def _look(self, index: int, inputs: Inputs) -> Seen:
         """Run one architecture on a few rows."""
         # For the first, the network that is there is one like it.
-        params, buffers = self.new_member(0, index) if index else leaves_of(self.module, self.module)
-        return look(
-            called(self.module, index), inputs, lambda rows, training: self.forward(params, buffers, rows, training)
-        )
+        leaves = self.new_member(0, index) if index else leaves_of(self.module, self.module)
+        return look(called(self.module, index), inputs, lambda rows, training: self.forward(*leaves, rows, training))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BoundTask(Task):
     """A task that has met its data: how many rows there are, and what the network gives for one of them."""
 
-    num_data: int
-    """Number of rows that the likelihood stands for."""
+    num_data: float
+    """Number of rows that the likelihood stands for, or the sum of their weights; 0 if it is not known."""
     num_rows: int
-    """Number of rows of the training data."""
-    output_shape: tuple[int, ...]
-    """Shape of the outputs of one row."""
+    """Number of rows of the training data; 0 if it is not known."""
+    output_shape: tuple[int, ...] | None
+    """Shape of the outputs of one row; None of networks that came without data (`Ensemble.from_modules`)."""
     stochastic: bool
     """Whether training draws random numbers inside the network, as dropout does."""
     recomputes: bool
@@ -293,6 +281,12 @@ class BoundTask(Task):
     """Where new members, what methods keep beside them and gradients are made."""
     prior_block: int = field(default=1 << 18, repr=False)
     """Numbers that the gradient of the prior is worked out for at a time."""
+    precision: str | None = None
+    """The number type that training computes in, such as "bf16"; None is that of the network."""
+    max_batch: int | None = None
+    """Rows that go through a member at a time in training; None takes those of a batch at once."""
+    starts: Sequence[tuple[Leaves, Leaves]] = field(default=(), repr=False)
+    """Parameters and buffers that members begin with, in place of those of the model; any further ones in turn."""
 
     @cached_property
     def ends(self) -> Ends | None:
@@ -326,17 +320,27 @@ class BoundTask(Task):
 
     def new_member(self, seed: int, index: int = 0) -> tuple[Leaves, Leaves]:
         """Initialise one network, and what the likelihood learns with it."""
+        if self.starts:
+            params, buffers = begun(*self.starts[index % len(self.starts)], stands_still(self.module))
+            shake(params, self.shapes, self.jitter, seed)
+            return params, buffers
         params, buffers = super().new_member(seed, index)
-        own = self.likelihood.leaves(self.output_shape).items()
-        return params | {OF_LIKELIHOOD + name: leaf.to(self.dtype) for name, leaf in own}, buffers
+        own = {} if self.output_shape is None else self.likelihood.leaves(self.output_shape)
+        return params | {OF_LIKELIHOOD + name: leaf.to(self.dtype) for name, leaf in own.items()}, buffers
 
-    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor) -> Tensor:
+    def shape_of(self, inputs: Inputs) -> tuple[int, ...]:
+        """Shape of the outputs of one row, found by a run on these inputs if it is not known."""
+        return self._look(0, inputs).output_shape if self.output_shape is None else self.output_shape
+
+    def mean_log_likelihood(self, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Targets) -> Tensor:
         """The data term of one member in training: the mean over the batch of log p(y|f)."""
         return self.log_likelihood(self.forward(params, buffers, inputs, training=True), targets, params)
 
-    def log_likelihood(self, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
-        """The mean over the batch of log p(y|f), for outputs `(batch, ...)` of one member."""
-        return self.likelihood.log_prob(outputs, targets, self.likelihood_leaves(params)).mean()
+    def log_likelihood(self, outputs: Tensor, targets: Targets, params: Leaves) -> Tensor:
+        """The mean over the batch of log p(y|f); of rows with weights, sum(w log p(y|f)) / sum(w)."""
+        values, weights = in_parts(targets)
+        log_prob = self.likelihood.log_prob(outputs, values, self.likelihood_leaves(params))
+        return log_prob.mean() if weights is None else (weights * log_prob).sum() / weights.sum()
 
     def log_joint(self, mean_log_likelihood: Tensor, params: Leaves) -> Tensor:
         """Unnormalised log posterior of each member, `(member,)`.
@@ -375,6 +379,8 @@ class BoundTask(Task):
     @property
     def data_factor(self) -> float:
         """What the mean log likelihood counts for in the log joint: N / temperature."""
+        if not self.num_data:
+            raise SettingError("the number of training rows is not known; say Ensemble.from_modules(..., data=...)")
         return self.num_data / self.temperature
 
     def predictive(self, outputs: Tensor, members: Members) -> Predictive:
@@ -391,8 +397,3 @@ class BoundTask(Task):
         """The leaves that belong to the likelihood, not the network, by their own names."""
         names = [name for name in params if name.startswith(OF_LIKELIHOOD)]
         return {name.removeprefix(OF_LIKELIHOOD): params[name] for name in names}
-
-
-def network_leaves(leaves: Leaves) -> Leaves:
-    """The leaves that belong to the network, not to the likelihood or the method."""
-    return {name: leaf for name, leaf in leaves.items() if not name.startswith((OF_LIKELIHOOD, OF_METHOD))}

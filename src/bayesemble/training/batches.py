@@ -6,7 +6,7 @@ Arrays and tensors are batched by index, without the overhead of a `DataLoader`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,8 +18,9 @@ from bayesemble.core import seeds
 from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, check_rows
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import how_many_fit
-from bayesemble.core.types import Batch, Inputs, map_tensors, tensors_of
+from bayesemble.core.types import Batch, Inputs, WeightedTargets, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
+from bayesemble.training.incoming.mappings import has_rows, stack_rows, with_targets
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
 
 _NUMBERS_AT_A_TIME = 1 << 20  # that are gathered from memory
@@ -44,6 +45,15 @@ class ArraySource:
     inputs: Inputs
     targets: Tensor
     per_member: bool = False
+    weights: Tensor | None = None
+    """What each row counts for, all positive; None if all count alike."""
+
+    def weight_known(self, given: float | None) -> float | None:
+        """The sum of the weights, if rows have any."""
+        if self.weights is None:
+            return None
+        total = float(self.weights.double().sum())
+        return int(total) if total.is_integer() else total
 
     @property
     def num_data(self) -> int:
@@ -61,11 +71,12 @@ class ArraySource:
     def checked(self, task: BoundTask, training: bool) -> ArraySource:
         """Targets as the likelihood wants them; refuse those that it cannot use."""
         flat = self.targets.flatten(0, 1) if self.per_member else self.targets
-        targets = task.likelihood.check_targets(flat, task.output_shape)
+        shape = task.shape_of(self.example())
+        targets = task.likelihood.check_targets(flat, shape if training else task.likelihood.shape_beside(flat, shape))
         if training:
             task.likelihood.check_training_targets(targets)
-        shape = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
-        return replace(self, targets=targets.reshape(shape))
+        whole = (*self.targets.shape[:2], *targets.shape[1:]) if self.per_member else targets.shape
+        return replace(self, targets=targets.reshape(whole))
 
     def check_members(self, num_members: int) -> None:
         """Raise if per-member data has a different number of members."""
@@ -78,11 +89,13 @@ class ArraySource:
             self,
             inputs=map_tensors(lambda leaf: leaf.to(device), self.inputs),
             targets=self.targets.to(device),
+            weights=None if self.weights is None else self.weights.to(device),
         )
 
     def fingerprint(self) -> Fingerprint:
         """What tells these rows from others, and from the same in another order."""
-        return {"rows": self.num_data, "contents": hash_arrays(named(self.inputs, self.targets))}
+        weights = {} if self.weights is None else {"weights": self.weights}
+        return {"rows": self.num_data, "contents": hash_arrays(named(self.inputs, self.targets) | weights)}
 
     def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """All rows in a random order that depends only on seed and epoch.
@@ -114,20 +127,37 @@ class ArraySource:
     def _take(self, rows: Tensor) -> Batch:
         if self.per_member:
             if rows.dim() == 2:
-                raise SettingError("data per member cannot be resampled per member as well; turn bootstrap off")
+                raise SettingError(
+                    "data per member cannot be resampled per member as well; turn bootstrap and own_order off"
+                )
             return Batch(map_tensors(lambda leaf: leaf[:, rows], self.inputs), self.targets[:, rows], rows, True, True)
         own = rows.dim() == 2
-        return Batch(map_tensors(lambda leaf: leaf[rows], self.inputs), self.targets[rows], rows, own, own)
+        targets = self.targets if self.weights is None else WeightedTargets(self.targets, self.weights)
+        return Batch(map_tensors(lambda leaf: leaf[rows], self.inputs), targets[rows], rows, own, own)
 
 
 @dataclass(frozen=True, eq=False)
 class LoaderSource:
-    """Rows from a `DataLoader` that yields `(inputs, targets)`."""
+    """Rows from a `DataLoader` that yields `(inputs, targets)`, maybe with weights, or mappings with the targets under
+    one key."""
 
     loader: DataLoader[Any]
     dtype: torch.dtype
+    key: str | None = None
+    """Of the targets."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     task: BoundTask | None = None
+    output_shape: tuple[int, ...] = ()
+    weighted: bool = False
+
+    def weight_known(self, given: float | None) -> float | None:
+        """The sum of the weights, which only a pass through all rows would tell: it has to be given."""
+        if self.weighted and given is None:
+            raise DataError(
+                "the weights of a Dataset or a DataLoader come row by row, but the log joint needs their sum: give it "
+                "as Task(num_data=...), or pass arrays (x, y, w)"
+            )
+        return None
 
     @property
     def num_data(self) -> int:
@@ -156,7 +186,7 @@ class LoaderSource:
 
     def checked(self, task: BoundTask, training: bool) -> LoaderSource:
         """Check the targets of every batch as it comes."""
-        return replace(self, task=task)
+        return replace(self, task=task, output_shape=task.shape_of(self.example()))
 
     def check_members(self, num_members: int) -> None:
         """A loader's rows are seen by all members."""
@@ -182,13 +212,16 @@ class LoaderSource:
         chosen = sorted({last * i // (_ROWS_LOOKED_AT - 1) for i in range(_ROWS_LOOKED_AT)})
         with seeds.scoped(0):
             batch = self._batch(self.loader.collate_fn([dataset[i] for i in chosen]))
-        return hash_arrays(named(batch.inputs, batch.targets))
+        targets = batch.targets
+        if isinstance(targets, WeightedTargets):
+            return hash_arrays(named(batch.inputs, targets.values) | {"weights": targets.weights})
+        return hash_arrays(named(batch.inputs, targets))
 
     def epoch(self, epoch: int, batch_size: int | None, seed: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """The loader's batches; its shuffling and augmentation are seeded by seed and epoch."""
         if rows is not None:
             raise SettingError(
-                "bootstrap needs rows that can be taken by index: pass arrays, tensors or a TensorDataset"
+                "bootstrap and own_order need rows that can be taken by index: pass arrays, tensors or a TensorDataset"
             )
         yield from self._batches(seeds.child(seed, "shuffle", epoch))
 
@@ -206,25 +239,46 @@ class LoaderSource:
             )
 
     def _batches(self, seed: int) -> Iterator[Batch]:
-        stream = seeds.Stream(seed)
-        with stream:
-            items = iter(self.loader)
-        while True:
-            with stream:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-            yield self._batch(item)
+        return map(self._batch, items_of(self.loader, seed))
 
     def _batch(self, item: Any) -> Batch:
-        if not (isinstance(item, list | tuple) and len(item) == 2):
-            raise DataError(f"a DataLoader must yield pairs (inputs, targets), it yielded {type(item).__name__}")
+        if isinstance(item, Mapping):
+            item = with_targets(item, self.key)
+        self._check_item(item)
         inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", self.dtype)
         check_rows(inputs, targets)
         if self.task is not None:
-            targets = self.task.likelihood.check_targets(targets, self.task.output_shape)
-        return Batch(map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device))
+            likelihood = self.task.likelihood
+            targets = likelihood.check_targets(targets, likelihood.shape_beside(targets, self.output_shape))
+        inputs, targets = map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device)
+        if not self.weighted:
+            return Batch(inputs, targets)
+        weights = _as_weights(item[2], targets, self.dtype)
+        if not weights.any():
+            raise DataError("all rows of a batch have the weight 0: there is nothing to learn from it")
+        return Batch(inputs, WeightedTargets(targets, weights.to(self.device)))
+
+    def _check_item(self, item: Any) -> None:
+        wanted = "triples (inputs, targets, weights)" if self.weighted else "pairs (inputs, targets)"
+        if not isinstance(item, list | tuple):
+            raise DataError(f"a DataLoader must yield {wanted}, it yielded {type(item).__name__}")
+        if len(item) != 2 + self.weighted:
+            hint = "" if self.weighted or len(item) != 3 else "; if the third are weights of rows, pass weights=True"
+            raise DataError(f"a DataLoader must yield {wanted}, it yielded {len(item)} items{hint}")
+
+
+def items_of(loader: DataLoader[Any], seed: int) -> Iterator[Any]:
+    """What a loader yields; all that it draws derives from the seed."""
+    stream = seeds.Stream(seed)
+    with stream:
+        items = iter(loader)
+    while True:
+        with stream:
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 @dataclass(frozen=True)
@@ -247,10 +301,18 @@ class _Batches(Sampler[list[int]]):
 BatchSource = ArraySource | LoaderSource
 
 
-def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuffle: bool = True) -> BatchSource:
-    """Turn `(x, y)`, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches.
+def as_source(
+    data: Any,
+    dtype: torch.dtype,
+    batch_size: int | None = None,
+    shuffle: bool = True,
+    targets: str | None = None,
+    weights: bool = False,
+) -> BatchSource:
+    """Turn `(x, y)`, `(x, y, w)`, a mapping, a `Dataset`, a `DataLoader` or `PerMember` data into a source of batches.
 
-    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of.
+    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of. `targets` is the key of
+    the targets in mappings. Whether the last of what a data set or a loader gives are weights, `weights` says.
     """
     if isinstance(data, ArraySource | LoaderSource):
         return data
@@ -261,28 +323,60 @@ def as_source(data: Any, dtype: torch.dtype, batch_size: int | None = None, shuf
     ):
         raise DataError("a stream of unknown order cannot be trained on repeatably; use a Dataset with __getitem__")
     if isinstance(data, DataLoader):
-        return LoaderSource(data, dtype)
+        return LoaderSource(data, dtype, targets, weighted=weights)
     if isinstance(data, TensorDataset):
-        *inputs, targets = data.tensors
-        return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), targets, dtype)
-    if isinstance(data, Dataset):
-        num_rows = len(data)  # type: ignore[arg-type]
-        if not num_rows:
-            raise DataError("the data has no rows; at least one is needed")
-        return LoaderSource(DataLoader(data, batch_sampler=_Batches(num_rows, batch_size, shuffle)), dtype)
-    if isinstance(data, tuple | list) and len(data) == 2:
-        return _array_source(data[0], data[1], dtype)
+        *inputs, values = data.tensors[:-1] if weights else data.tensors
+        own = data.tensors[-1] if weights else None
+        return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), values, dtype, weights=own)
+    if isinstance(data, Dataset) or has_rows(data):
+        return LoaderSource(loader_of(data, batch_size, shuffle), dtype, targets, weighted=weights)
+    if isinstance(data, Mapping):
+        return _array_source(*with_targets(data, targets), dtype)
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        return _array_source(data[0], data[1], dtype, weights=data[2] if len(data) == 3 else None)
     raise DataError(
-        f"data must be a pair (x, y), a Dataset, a DataLoader or be.PerMember(x, y), got {type(data).__name__}"
+        "data must be a pair (x, y), a triple (x, y, weights), a Dataset, a DataLoader, a mapping or "
+        f"be.PerMember(x, y), got {type(data).__name__}"
     )
 
 
-def _array_source(inputs: Any, targets: Any, dtype: torch.dtype, per_member: bool = False) -> ArraySource:
+def loader_of(data: Any, batch_size: int | None, shuffle: bool) -> DataLoader[Any]:
+    """A loader of rows that are asked for by number."""
+    if not len(data):
+        raise DataError("the data has no rows; at least one is needed")
+    return DataLoader(data, batch_sampler=_Batches(len(data), batch_size, shuffle), collate_fn=stack_rows)
+
+
+def _array_source(
+    inputs: Any, targets: Any, dtype: torch.dtype, per_member: bool = False, weights: Any = None
+) -> ArraySource:
     if targets is None:
         raise DataError("the data has no targets; a pair (inputs, targets) was needed")
     tensors, values = as_inputs(inputs, dtype), as_tensor(targets, "targets", dtype)
     check_rows(tensors, values, per_member)
-    return ArraySource(tensors, values, per_member)
+    if weights is None:
+        return ArraySource(tensors, values, per_member)
+    own = _as_weights(weights, values, dtype)
+    counting = own > 0  # the others count for nothing
+    if not counting.any():
+        raise DataError("all weights are 0: there is nothing to learn from")
+    if not counting.all():
+        tensors, values, own = map_tensors(lambda leaf: leaf[counting], tensors), values[counting], own[counting]
+    return ArraySource(tensors, values, weights=own)
+
+
+def _as_weights(given: Any, targets: Tensor, dtype: torch.dtype) -> Tensor:
+    """A weight for each row, as numbers that are not negative."""
+    weights = as_tensor(given, "weights", dtype).to(dtype)
+    if weights.dim() == 2 and weights.shape[1] == 1:
+        weights = weights.squeeze(1)
+    if weights.shape != targets.shape[:1]:
+        raise DataError(f"{len(targets)} rows need as many weights, got them in the shape {tuple(weights.shape)}")
+    wrong = ~(weights >= 0) | ~weights.isfinite()
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise DataError(f"weights are numbers from 0, that of row {row} is {weights[row].item()}")
+    return weights
 
 
 def _bounds(num_rows: int, batch_size: int | None) -> list[tuple[int, int]]:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from bayesemble import __version__
 from bayesemble.core import settings
 from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
-from bayesemble.core.errors import CheckpointError, DataError
+from bayesemble.core.errors import DataError
 from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs, tensors_of
-from bayesemble.execute.choose import AS_ASKED_FOR
+from bayesemble.core.types import Inputs, Leaves, WeightedTargets, tensors_of
+from bayesemble.execute.choose import AS_ASKED_FOR, wished
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.optimizers.of_torch import OfTorch
 from bayesemble.execute.rule import FEWEST_ROWS
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
@@ -41,6 +42,9 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
+from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined
+from bayesemble.training.incoming.mappings import inputs_of
+from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.pretrained.saving import write_pretrained
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -50,9 +54,8 @@ from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
 from bayesemble.training.run_folders.probe import Probe, describe_network
 from bayesemble.training.run_folders.recording import Recording
 from bayesemble.training.run_folders.run_lock import locked
+from bayesemble.training.run_folders.saved_members import check_members
 from bayesemble.training.run_folders.standing import Standing
-
-_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,6 +78,38 @@ class Ensemble:
     def of_networks(cls, task: BoundTask, networks: Members, executor: Executor, seed: int = 0) -> Ensemble:
         """Networks that come from anywhere as plain members: an ensemble that predicts like any other."""
         return cls(task, DeepEnsemble(num_members=networks.num_members), State(networks), executor, seed)
+
+    @classmethod
+    def from_modules(
+        cls,
+        modules: Sequence[nn.Module],
+        likelihood: Likelihood,
+        *,
+        data: Any = None,
+        prior: Prior | None = None,
+        output: str | Callable[[Any], Tensor] | None = None,
+        targets: str | None = None,
+        executor: str | Executor = "loop",
+    ) -> Ensemble:
+        """An ensemble of networks that were trained elsewhere; it predicts, is scored, saved and weighed like others.
+
+        Args:
+            modules: Networks of one structure, each with its own weights and buffers, which are copied.
+            likelihood: How their outputs are read.
+            data: Their training data, as for `fit`. Where it is given, every network is run on a few rows to see that
+                it computes what the code of the first does with its weights, and what needs the number of rows works.
+            prior: What was believed of the weights, which needs `data`.
+            output: As for `Task`.
+            targets: As for `Task`.
+            executor: How they are run: "loop", "vmap" or an object such as `Vmap(chunk=4)`.
+        """
+        found = wished(executor)
+        require(
+            found is not None, f"executor is 'loop', 'vmap' or an object such as be.Vmap(chunk=4), got {executor!r}"
+        )
+        assert found is not None
+        task, members = side_by_side(modules, likelihood, prior, output, targets, data)
+        return cls.of_networks(task, found.arrange(State(members)).members, found)
 
     @property
     def num_members(self) -> int:
@@ -108,15 +143,22 @@ class Ensemble:
         """Predict rows in batches.
 
         Args:
-            inputs: Arrays or tensors, rows first; a tuple or dict of them; or `PerMember(inputs)`.
+            inputs: Arrays or tensors, rows first; a tuple or mapping of them; `PerMember(inputs)`; or a `DataLoader` or
+                data set of such, whose targets, if it has any, are left aside.
             num_draws: How many networks to draw; None lets the method say, which may need none.
             batch_size: Rows at a time; None takes as many as suit the network.
             keep_members: If False, forget the members' own outputs batch by batch: for very large data.
             seed: Seed of the draws.
         """
         require(batch_size is None or batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
+        if is_loaded(inputs):
+            predict = self.predictor(num_draws, seed)
+            batches = batches_of_inputs(inputs, self.task, batch_size, predict.rows_at_a_time)
+            return joined([predict(part, number=n, reduced=not keep_members) for n, part in enumerate(batches)])
         per_member = isinstance(inputs, PerMember)
-        tensors = as_inputs(inputs.inputs if isinstance(inputs, PerMember) else inputs, self.task.dtype)
+        rows = inputs.inputs if isinstance(inputs, PerMember) else inputs
+        rows = inputs_of(rows, self.task.targets) if isinstance(rows, Mapping) else rows
+        tensors = as_inputs(rows, self.task.dtype)
         check_rows(tensors, None, per_member)
         predict = self.predictor(num_draws, seed)
         if per_member and not predict.networks.sampled:
@@ -140,10 +182,13 @@ class Ensemble:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
         predict = self.predictor(seed=seed)
         batch_size = predict.rows_at_a_time if batch_size is None else batch_size
-        source = as_source(data, self.task.dtype, batch_size, shuffle=False).checked(self.task, training=False)
+        source = as_source(data, self.task.dtype, batch_size, shuffle=False, targets=self.task.targets)
+        source = source.checked(self.task, training=False)
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
+            if isinstance(batch.targets, WeightedTargets):
+                raise DataError("predictions are scored with every row counting alike; leave the weights out: (x, y)")
             yield predict(batch.inputs, number=number), batch.targets.cpu()
         self._last_predictor.forget_if_large()
 
@@ -209,9 +254,15 @@ class Ensemble:
         described = self.describe() | ({"backbone": None} if backbone else {})
         with locked(folder):
             checkpoints.check_replaceable(folder)
-            checkpoints.write(folder, Checkpoint(described, self.state, self.history), keep=1)
+            found = Checkpoint(described, self.state, self.history, centers=self.prior_centers)
+            checkpoints.write(folder, found, keep=1)
             if self.recording is not None:
                 self.recording.copy_to(Path(folder))
+
+    @property
+    def prior_centers(self) -> Leaves:
+        """The weights that the task's prior stands around; none of a prior around zero."""
+        return {} if self.task.prior is None else self.task.prior.centers
 
     def save_pretrained(
         self, folder: str | Path, data: Any = None, ood: Any = None, *, num: int | None = None, limits: str = ""
@@ -241,8 +292,10 @@ class Ensemble:
                 "output": task.output if isinstance(task.output, str) else None,
                 "num_data": task.num_data,
                 "num_rows": task.num_rows,
-                "output_shape": list(task.output_shape),
+                "output_shape": None if task.output_shape is None else list(task.output_shape),
                 "stochastic": task.stochastic,
+                "targets": task.targets,
+                "train_frozen": task.train_frozen,
             },
             "method": settings.dump(self.method),
             "executor": settings.dump(self.executor),
@@ -309,58 +362,28 @@ def restore(
     run = found.run
     with understood(f"run.json in {folder}", "does not describe a run of this library"):
         saved, probe = run["task"], Probe.from_json(run["network"])
+        prior = None if saved["prior"] is None else settings.parse(saved["prior"], Prior)
         task = Task(
             model,
             settings.parse(saved["likelihood"], Likelihood),
-            None if saved["prior"] is None else settings.parse(saved["prior"], Prior),
+            prior if prior is None or not prior.lacks_center else prior.centred_on(found.centers),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
+            targets=saved.get("targets"),
+            train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
         ).rebind(saved, None if probe is None else probe.rows)
-        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear))
+        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear, OfTorch))
         executor = settings.parse(run["executor"], Executor)
         seed, execution = int(run["seed"]), str(run["execution"])
         Standing.from_json(run.get("progress"))
         versions = {"bayesemble": (run["library"], __version__), "torch": (run["torch"], torch.__version__)}
         found = with_backbone(found, task, folder)
-    _check_weights(found.state.members, folder)
-    _check_leaves(task, found.state.members, folder)
+    check_members(found.state.members, task, folder)
     if other := [f"{name} {there}, here is {here}" for name, (there, here) in versions.items() if there != here]:
         warnings.warn(f"the run was made with {' and '.join(other)}: bits may differ", stacklevel=3)
     if probe is not None:
         probe.check(task, found.kept.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
-
-
-def _check_weights(members: Members, folder: str) -> None:
-    """Refuse members without a whole set of weights, and leaves that are not one for each member, or not finite."""
-    weights = members.weights
-    possible = weights.dim() == 1 and weights.is_floating_point() and bool((weights >= 0).all())
-    if not (possible and abs(float(weights.double().sum()) - 1) < _ROUNDING):
-        raise CheckpointError(f"the weights of the members in {folder} are not non-negative numbers with the sum 1")
-    for name, leaf in (members.params | members.buffers).items():
-        if name not in members.shared and (leaf.dim() == 0 or len(leaf) != len(weights)):
-            raise CheckpointError(f"{name!r} in {folder} is {tuple(leaf.shape)}, but there are {len(weights)} members")
-        # Infinite numbers in a buffer may be meant, as in the mask of an attention.
-        if not (leaf.isfinite() if name in members.params else ~leaf.isnan()).all():
-            raise CheckpointError(f"{name!r} in {folder} is not finite: training had diverged")
-
-
-def _check_leaves(task: BoundTask, members: Members, folder: str) -> None:
-    """Compare names, shapes and number types with the network; name the first leaf that differs."""
-    expected = dict(zip(("parameter", "buffer"), task.new_member(seed=0), strict=True))
-    found = {"parameter": members.params, "buffer": members.buffers}
-    for kind, leaves in expected.items():
-        for name in [*leaves, *(extra for extra in found[kind] if extra not in leaves)]:
-            here, there = found[kind].get(name), leaves.get(name)
-            if here is None or there is None:
-                lacking = "the saved run" if here is None else "the network"
-                raise CheckpointError(f"{kind} {name!r} is not in {lacking}; is {folder} a run of this network?")
-            shape = here.shape if name in members.shared else here.shape[1:]
-            if shape != there.shape or here.dtype != there.dtype:
-                raise CheckpointError(
-                    f"{kind} {name!r} is {tuple(shape)} {here.dtype} in {folder}, "
-                    f"but the network has {tuple(there.shape)} {there.dtype}"
-                )
 
 
 def _split_rows(inputs: Inputs, batch_size: int | None, axis: int) -> list[Inputs]:

@@ -16,16 +16,17 @@ from torch import Tensor
 from bayesemble.core.errors import BayesembleError, DataError, Interrupted, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.offload import Allocator
-from bayesemble.core.types import Batch, Clock, Info
+from bayesemble.core.types import Batch, Clock, Info, in_parts, total_weight
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import Method
-from bayesemble.task.starts import Clones
+from bayesemble.task.starts.checks import Clones
 from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.progress import Progress
 from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.checkpoint import Row
+from bayesemble.training.run_folders.due import Timer
 from bayesemble.training.run_folders.standing import Standing
 from bayesemble.training.steps import Steps
 from bayesemble.training.stopping import StopRequest, stop_requests
@@ -50,7 +51,9 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
             for name, words in ensemble.method.resolved(ensemble.task).items():
                 bar.say(f"{name}: {words}")
             steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken)
+            plan.callbacks.start(ensemble)
             run = _through_epochs(run, steps, source, held_out, plan, bar, request)
+            plan.callbacks.end(run.ensemble)
     except TrainingError as error:
         if request.signal is not None:
             raise Interrupted(f"stopped; nothing can be handed back: {error}", None) from error
@@ -75,13 +78,13 @@ def _through_epochs(
     bar: Progress,
     request: StopRequest,
 ) -> Run:
-    rows, saved = run.ensemble.method.member_rows(source.num_data, plan.seed), run
+    rows, saved, due = run.ensemble.method.member_rows(source.num_data, plan.seed), run, plan.checkpoint_every.timer()
     while not run.standing.trained and request.signal is None:
-        run = _train_epoch(run, steps, source, rows, plan, bar, request)
+        run = _train_epoch(run, steps, source, rows, plan, bar, request, due)
         if not run.standing.step:
             run = after_epoch(run, held_out, plan, bar)
-        due = run.standing.trained or (not run.standing.step and run.standing.epoch % plan.checkpoint_every == 0)
-        if plan.folder is not None and due:
+        ended = run.standing.trained or (not run.standing.step and due.after_epoch(run.standing, plan.steps))
+        if plan.folder is not None and ended:
             run.save(plan.folder, plan.keep_checkpoints)
             saved = run
     if plan.folder is not None and request.signal is not None and saved is not run:
@@ -96,7 +99,7 @@ def after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progres
     if run.ensemble.recording is not None:
         run.ensemble.recording.add(run.standing.epoch, run.ensemble.state.members)
     run = _validated(run, held_out, plan)
-    if plan.on_epoch is not None and plan.on_epoch(run.ensemble.state, run.ensemble.history[-1]):
+    if plan.callbacks.epoch(run.ensemble.state, run.ensemble.history[-1]):
         run = replace(run, standing=replace(run.standing, stopped=True))
     bar.row(run.ensemble.history[-1])
     return run
@@ -110,13 +113,22 @@ def _train_epoch(
     plan: Plan,
     bar: Progress,
     request: StopRequest,
+    due: Timer,
 ) -> Run:
     """Take the steps that are left of an epoch, and add its row to the history.
 
-    If somebody asks for an end, this comes after a whole step; the epoch is then still under way.
+    If somebody asks for an end, this comes after a whole step; the epoch is then still under way. A callback that asks
+    for one ends the epoch.
     """
     ensemble, standing, start = run.ensemble, run.standing, time.perf_counter()
     state, told, epoch, step = ensemble.state, list(run.gathered), standing.epoch, standing.step
+    within, stopped = plan.folder is not None and due.within_epochs, False
+
+    def now(standing: Standing) -> Run:
+        seconds = standing.seconds + time.perf_counter() - start
+        reached = replace(ensemble, state=state, executor=take_step.executor)
+        return replace(run, ensemble=reached, standing=replace(standing, step=step, seconds=seconds), gathered=told)
+
     before = kept_copy(state, ensemble.task.allocator, "before") if plan.drop else None
     clones = None if epoch or step or ensemble.method.moves_members_apart else Clones(state.members)
     for batch in islice(source.epoch(epoch, plan.batch_size, plan.seed, rows), step, None):
@@ -126,19 +138,33 @@ def _train_epoch(
         told.append(info)
         step += 1
         bar.step(epoch + 1)
-        if request.signal is not None:
+        if plan.callbacks.steps:
+            stopped = plan.callbacks.step(epoch * plan.steps + step, info)
+        if stopped or request.signal is not None:
             break
-    if not epoch:
-        standing = replace(standing, first_losses=first_losses(told[0]))
+        if within and step < plan.steps and due.after_step(epoch * plan.steps + step):
+            _save_within(now(_with_first_losses(standing, told)), plan)
+    standing = _with_first_losses(standing, told)
     if before is None:
         check_finite(state, told, epoch + 1)
     else:
         state, standing = _leave_behind(state, before, told, standing)
-    standing = replace(standing, step=step, seconds=standing.seconds + time.perf_counter() - start)
-    run = replace(
-        run, ensemble=replace(ensemble, state=state, executor=take_step.executor), standing=standing, gathered=told
-    )
-    return run if request.signal is not None and step < plan.steps else with_row(run)
+    run = now(replace(standing, stopped=stopped))
+    return run if request.signal is not None and not stopped and step < plan.steps else with_row(run)
+
+
+def _with_first_losses(standing: Standing, told: list[Info]) -> Standing:
+    return standing if standing.epoch else replace(standing, first_losses=first_losses(told[0]))
+
+
+def _save_within(run: Run, plan: Plan) -> None:
+    """Write a checkpoint within an epoch; members that are no longer finite are the end of the epoch's concern."""
+    try:
+        check_finite(run.ensemble.state, run.gathered, run.standing.epoch + 1)
+    except TrainingError:
+        return
+    assert plan.folder is not None
+    run.save(plan.folder, plan.keep_checkpoints)
 
 
 def first_losses(info: Info) -> list[float | None]:
@@ -164,7 +190,7 @@ def _validated(run: Run, held_out: BatchSource | None, plan: Plan) -> Run:
         best = kept_copy(ensemble.state, ensemble.task.allocator, "best") if keep else None
         return Run(ensemble, replace(standing, best_loss=loss, best_epoch=standing.epoch), best)
     stopped = plan.patience is not None and standing.epoch - standing.best_epoch >= plan.patience
-    return Run(ensemble, replace(standing, stopped=stopped), run.best)
+    return Run(ensemble, replace(standing, stopped=standing.stopped or stopped), run.best)
 
 
 def with_figure(ensemble: Ensemble, name: str, figure: float) -> Ensemble:
@@ -268,13 +294,18 @@ def _leave_behind(state: State, before: State, told: list[Info], standing: Stand
 
 def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
     """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
-    predict, total, count = ensemble.predictor(), 0.0, 0
+    predict, total, count = ensemble.predictor(), 0.0, 0.0
     per_member = isinstance(held_out, ArraySource) and held_out.per_member
     for number, batch in enumerate(held_out.in_order(1024)):
         predictive = predict(batch.inputs, per_member=per_member, number=number)
+        targets, weights = in_parts(batch.targets)
         if per_member:
-            log_prob = predictive.member_log_prob(batch.targets)[predictive.weights > 0].mean(0)
+            log_prob = predictive.member_log_prob(targets)[predictive.weights > 0].mean(0)
+            rows = log_prob.numel()
         else:
-            log_prob = predictive.log_prob(batch.targets)
-        total, count = total - float(log_prob.double().sum()), count + log_prob.numel()
+            log_prob = predictive.log_prob(targets)
+            rows = int(predictive.rows_that_count(targets).sum())
+        log_prob = log_prob.double()
+        total -= float(log_prob.sum() if weights is None else (weights * log_prob).sum())
+        count += rows if weights is None else total_weight(batch.targets)
     return total / count

@@ -23,7 +23,8 @@ from bayesemble.execute.programs.predictions import RecordedPredictions
 from bayesemble.execute.rule import FEWEST_ROWS, PredictionLoad, prediction_load
 from bayesemble.methods import Method
 from bayesemble.predictive import Predictive
-from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
+from bayesemble.task.running import OF_LIKELIHOOD
+from bayesemble.task.task import BoundTask
 from bayesemble.training.draws import DrawnNetworks
 
 _ROWS_OF_DRAWS = 1024

@@ -10,23 +10,30 @@ from typing import Any, NamedTuple
 import torch
 
 from bayesemble.core.errors import CheckpointError, SettingError
+from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Disk
 from bayesemble.core.settings import require, whole
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.precision import check_precision
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
+from bayesemble.methods.geometry.batch_norm import norm_buffers
 from bayesemble.methods.size import check_memory
-from bayesemble.task.starts import refuse_trained
+from bayesemble.task.starts.center import check_same_center, on_device
+from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import BatchSource, LoaderSource, as_source
+from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.epochs import kept_copy
+from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
-from bayesemble.training.run import OnEpoch, Plan, Run, settled, told_by_step
+from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.backbone import with_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.due import Every
 from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.recording import FOLDER, Recording
 from bayesemble.training.run_folders.standing import Standing
@@ -55,7 +62,7 @@ def prepare(
     executor: str | Executor | Choice = "auto",
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_every: int = 1,
+    checkpoint_every: int | str = 1,
     keep_checkpoints: int = checkpoints.KEEP,
     resume: bool = False,
     offload: str | Path | None = None,
@@ -64,18 +71,27 @@ def prepare(
     on_epoch: OnEpoch | None = None,
     on_nonfinite: str = "raise",
     change: Sequence[str] = (),
+    start: Ensemble | Sequence[Any] | None = None,
+    precision: str | None = None,
+    max_batch: int | None = None,
+    callbacks: Sequence[Any] = (),
+    weights: bool = False,
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
     The executor may also be one that was chosen before, for a run like this one.
     """
     wish = executor.executor if isinstance(executor, Choice) else executor
-    epochs = whole(epochs, f"epochs must be a whole number from 1, got {epochs!r}")
+    epochs = whole(epochs, f"epochs must be a whole number from 0, got {epochs!r}", least=0)
     if batch_size is not None:
         words = f"batch_size must be a whole number from 1, or None for all rows, got {batch_size!r}"
         batch_size = whole(batch_size, words)
     seed = whole(seed, f"seed must be a whole number, got {seed!r}", least=None)
-    _check_settings(validation, patience, keep_best, checkpoint, checkpoint_every, resume)
+    if max_batch is not None:
+        max_batch = whole(max_batch, f"max_batch must be a whole number of rows from 1, or None, got {max_batch!r}")
+    _check_settings(validation, patience, keep_best, checkpoint, resume)
+    require(epochs > 0 or validation is None, "validation is looked at after each epoch, of which epochs=0 has none")
+    every, called = Every.parse(checkpoint_every), Callbacks(callbacks, on_epoch)
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     _check_method(method)
@@ -84,23 +100,30 @@ def prepare(
     device = _usable(device)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
-    source = as_source(data, task.dtype, batch_size)
-    bound = task.bind(source.num_data, source.example())
+    source = as_source(data, task.dtype, batch_size, targets=task.targets, weights=weights)
+    bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
+    check_precision(precision, bound.dtype, device)
+    if max_batch is not None:
+        _check_max_batch(bound, offload)
     if device.type == "cpu" and offload is None:
         check_memory(bound, method)
     if device.type != "cpu":
         bound.module.to(device)
+        bound = replace(bound, prior=on_device(bound.prior, device))
     held_out = None
     if validation is not None:
-        held_out = as_source(validation, task.dtype, batch_size, shuffle=False).checked(bound, training=False)
+        held_out = as_source(validation, task.dtype, batch_size, False, task.targets, weights)
+        held_out = held_out.checked(bound, training=False)
         held_out.check_members(method.num_members)
 
+    _check_cache(cache, method, [folder for folder in (offload, checkpoint) if folder is not None])
     found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
     used = {} if checkpoint is None else {"training": source, "validation": held_out}
-    placed = replace(bound, allocator=MEMORY if offload is None else Disk(offload))
+    allocator = MEMORY if offload is None else Disk(offload)
+    placed = replace(bound, allocator=allocator, precision=precision, max_batch=max_batch)
     plan = Plan(
         epochs,
         batch_size,
@@ -111,18 +134,22 @@ def prepare(
         keep_best=keep_best,
         drop=on_nonfinite == "drop",
         folder=None if checkpoint is None else Path(checkpoint),
-        checkpoint_every=checkpoint_every,
+        checkpoint_every=every,
         keep_checkpoints=keep_checkpoints,
-        on_epoch=on_epoch,
+        callbacks=called,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
     )
-    features = None if method.changes_inputs else FrozenFeatures.of(placed, device)
-    if cache is not False and method.changes_inputs:
-        raise SettingError("cache keeps what the frozen part gives for the inputs, which adversarial training changes")
-    plain = source
+    features, plain = None if method.changes_inputs else FrozenFeatures.of(placed, device), source
     source, held_out = with_features(source, held_out, features, cache)
     if found is None:
-        run = _start(placed, method, source, executor, plan)
+        run = _start(
+            placed,
+            method,
+            source,
+            executor,
+            plan,
+            start.weighed().state.members if isinstance(start, Ensemble) else start,
+        )
     else:
         run = _resume(found, placed, method, plain, wish, plan, change)
     if record is not None:
@@ -181,14 +208,12 @@ def _check_settings(
     patience: int | None,
     keep_best: bool,
     checkpoint: str | Path | None,
-    checkpoint_every: int,
     resume: bool,
 ) -> None:
     if patience is not None:
         whole(patience, f"patience must be a whole number of epochs from 1, got {patience!r}")
     if validation is None and (patience is not None or keep_best):
         raise SettingError("patience and keep_best go by the validation loss; pass validation=(x, y)")
-    whole(checkpoint_every, f"checkpoint_every must be a whole number of epochs from 1, got {checkpoint_every!r}")
     if resume and checkpoint is None:
         raise SettingError("resume=True needs the folder to resume from; pass checkpoint=...")
 
@@ -217,6 +242,25 @@ def _check_offload(
         raise SettingError(f"offload and checkpoint need folders of their own, both are {folder}")
 
 
+def _check_max_batch(task: BoundTask, offload: str | Path | None) -> None:
+    """Refuse parts of a batch where they would give other numbers, or gradients that lie on disk."""
+    if norm_buffers(task.module):
+        raise SettingError(
+            "max_batch splits batches, but batch norm goes by the rows of a batch, so that numbers would be others; "
+            "leave it out and lower batch_size"
+        )
+    require(offload is None, "max_batch adds up gradients in memory, offload keeps them on disk; leave one of them out")
+
+
+def _check_cache(cache: Cache, method: Method, others: list[str | Path]) -> None:
+    """Refuse to keep what frozen parts give where inputs change, or among other files."""
+    require(isinstance(cache, bool | str | Path), f"cache is True, False or a folder, got {cache!r}")
+    if cache is not False and method.changes_inputs:
+        raise SettingError("cache keeps what the frozen part gives for the inputs, which adversarial training changes")
+    if isinstance(cache, str | Path) and any(Path(cache).resolve() == Path(other).resolve() for other in others):
+        raise SettingError(f"cache needs a folder of its own, {cache} is that of offload or checkpoint")
+
+
 def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:
     if folder is None or not checkpoints.exists(folder):
         return None
@@ -227,10 +271,20 @@ def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> C
     return checkpoints.recover(folder, mapped)
 
 
-def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Executor | Choice, plan: Plan) -> Run:
-    batch = next(source.epoch(0, plan.batch_size, plan.seed, method.member_rows(source.num_data, plan.seed)))
-    refuse_trained(task, batch)
-    state = settled(method.init(task, plan.seed).to(plan.device), task.allocator)
+def _start(
+    task: BoundTask,
+    method: Method,
+    source: BatchSource,
+    wish: str | Executor | Choice,
+    plan: Plan,
+    start: Members | Sequence[Any] | None,
+) -> Run:
+    rows = method.member_rows(source.num_data, plan.seed)
+    refuse_same_batches(rows, plan.steps)
+    batch = next(source.epoch(0, plan.batch_size, plan.seed, rows))
+    if start is None:
+        refuse_trained(task, batch)
+    state = settled(begin(task, method, plan.seed, start, plan.epochs).to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
         trial = executor.arrange(state.clone())
@@ -241,12 +295,14 @@ def _start(task: BoundTask, method: Method, source: BatchSource, wish: str | Exe
 
         return step
 
-    recorded = type(method).kind_of_step is not Method.kind_of_step and not task.stochastic
+    alike = type(method).kind_of_step is not Method.kind_of_step and method.unrecorded is None
+    recorded = alike and not task.stochastic
     steps = plan.total_steps if recorded else 0
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
     arranged = choice.executor.arrange(state)
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
-    return Run(ensemble, Standing(0, plan.epochs, plan.batch_size, data=plan.data))
+    standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)
+    return Run(ensemble, standing)
 
 
 def _with_recording(run: Run, checkpoint: str | Path | None) -> Run:
@@ -275,9 +331,12 @@ def _resume(
     check_same(standing.data, plan.data)
     found = with_backbone(found, task, "the checkpoint")
     saved = restore(found, task.model, task.output, "the checkpoint")
+    check_same_center(saved.task.prior, task.prior)
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
-    held = {key: found.run[key] for key in ("task", "method", "seed")} | {"batch_size": standing.batch_size}
+    asked |= {"max_batch": task.max_batch, "precision": task.precision}
+    held = {key: found.run[key] for key in ("task", "method", "seed")}
+    held |= {key: getattr(standing, key) for key in ("batch_size", "max_batch", "precision")}
     changed = [
         {"epoch": standing.epoch, "setting": name, "from": held["method"].get(name), "to": asked["method"][name]}
         for name in change

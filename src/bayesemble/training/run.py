@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,13 +10,13 @@ import torch
 from bayesemble.core.members import State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Clock, Info
+from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.run_folders import checkpoint as checkpoints
-from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
+from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.due import EVERY_EPOCH, Every
 from bayesemble.training.run_folders.fingerprint import Fingerprint
 from bayesemble.training.run_folders.standing import Standing
-
-OnEpoch = Callable[[State, Row], bool | None]
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ class Plan:
     drop: bool = False
     """Whether members that are no longer finite are left behind, rather than ending the run."""
     folder: Path | None = None
-    checkpoint_every: int = 1
+    checkpoint_every: Every = EVERY_EPOCH
     keep_checkpoints: int = checkpoints.KEEP
-    on_epoch: OnEpoch | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
     data: dict[str, Fingerprint] = field(default_factory=dict)
     """What tells the rows of "training" and "validation" from others, if there is a folder."""
 
@@ -65,14 +64,16 @@ class Run:
         """The ensemble that the run has come to, where its tensors belong; what it makes from now on is in memory."""
         task = self.ensemble.task
         state = settled(self.best or self.ensemble.state, task.allocator)
-        return replace(self.ensemble, task=replace(task, allocator=MEMORY), state=state)
+        return replace(self.ensemble, task=replace(task, allocator=MEMORY, precision=None, max_batch=None), state=state)
 
     def save(self, folder: str | Path, keep: int) -> None:
         """Write a checkpoint."""
         kept = replace(self.ensemble, state=self.best or self.ensemble.state)
         described = kept.describe() | {"progress": self.standing.to_json()}
         told = {name: torch.stack([info[name] for info in self.gathered]) for name in (self.gathered or [{}])[0]}
-        found = Checkpoint(described, self.ensemble.state, self.ensemble.history, self.best, told)
+        found = Checkpoint(
+            described, self.ensemble.state, self.ensemble.history, self.best, told, self.ensemble.prior_centers
+        )
         checkpoints.write(folder, found, keep)
 
 

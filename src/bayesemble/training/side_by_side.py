@@ -30,7 +30,7 @@ from bayesemble.execute.rule import NUMBERS_TOGETHER, load_of
 from bayesemble.execute.vmap import SideBySide, Vmap
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
-from bayesemble.task.starts import Clones
+from bayesemble.task.starts.checks import Clones
 from bayesemble.task.task import Task
 from bayesemble.training.batches import ArraySource, as_source
 from bayesemble.training.ensemble import Ensemble
@@ -51,6 +51,8 @@ _OF_ONE_FIT = (
     "cache",
     "record",
     "on_epoch",
+    "callbacks",
+    "on_interrupt",
     "validation",
     "patience",
     "keep_best",
@@ -91,7 +93,7 @@ def prepare_like(
     first: Sequence[Ready], task: Task, method: Method, data: Any, executor: str | Executor = "auto", **settings: Any
 ) -> Ready:
     """A run that may begin; if there is a first one that is like it, its executor need not be chosen again."""
-    source = as_source(data, task.dtype, settings.get("batch_size"))
+    source = as_source(data, task.dtype, settings.get("batch_size"), targets=task.targets)
     if first and executor != "measure" and source.num_data == first[0].source.num_data:
         chosen = first[0].run.ensemble
         return prepare(task, method, source, executor=Choice(chosen.executor, chosen.execution), **settings)
@@ -122,11 +124,13 @@ def _kind(one: Ready) -> Hashable | None:
         return None
     if ensemble.num_members == 1:  # whose matrices torch multiplies by another routine than a stack of several
         return None
+    if not plan.epochs:
+        return None
     if not isinstance(source, ArraySource) or source.per_member or plan.drop or standing.epoch or standing.step:
         return None
     if task.stochastic or task.allocator.on_disk or ensemble.state.members.shared:
         return None
-    shapes = tuple((leaf.shape, leaf.dtype) for leaf in (*tensors_of(source.inputs), source.targets))
+    shapes = tuple((leaf.shape, leaf.dtype) for leaf in tensors_of((source.inputs, source.targets, source.weights)))
     return id(task.network), task.num_data, repr(method), executor, shapes, plan.epochs, plan.batch_size, plan.device
 
 
@@ -266,7 +270,7 @@ class _Together:
 
     def _save(self, number: int, run: Run, at_once: bool) -> None:
         plan = self.ready[number].plan
-        due = at_once or run.standing.trained or run.standing.epoch % plan.checkpoint_every == 0
+        due = at_once or run.standing.trained or plan.checkpoint_every.after_epoch(run.standing, plan.steps)
         if plan.folder is not None and due:
             run.save(plan.folder, plan.keep_checkpoints)
 

@@ -102,12 +102,14 @@ class Steps:
         """Why no step can be recorded, or None."""
         layers, alone = self.task.module.modules(), type(self.method).kind_of_step is Method.kind_of_step
         hooks = torch_module._has_any_global_hook() or any(getattr(layer, name) for layer in layers for name in _HOOKS)
+        whole = not isinstance(self.executor, Loop)
         obstacles = {
             "the network draws random numbers": self.task.stochastic,
             "the network runs parts of itself again in the backward pass": self.task.recomputes,
             "members lie on disk": self.task.allocator.on_disk,
             "the network has hooks, which a record would not call": hooks,
-            f"no two steps of {type(self.method).__name__} are alike": alone and not isinstance(self.executor, Loop),
+            f"no two steps of {type(self.method).__name__} are alike": alone and whole,
+            f"{self.method.unrecorded}, which looks at what it keeps": whole and self.method.unrecorded is not None,
         }
         return next((words for words, found in obstacles.items() if found), None)
 
@@ -216,4 +218,5 @@ def _with_leaves(like: State, found: Sequence[Tensor]) -> State:
 
 def _tensors_of(batch: Batch) -> list[Tensor]:
     inputs = [batch.inputs] if isinstance(batch.inputs, Tensor) else tensors_of(batch.inputs)
-    return [*inputs, batch.targets, *([] if batch.rows is None else [batch.rows])]
+    targets = [batch.targets] if isinstance(batch.targets, Tensor) else tensors_of(batch.targets)
+    return [*inputs, *targets, *([] if batch.rows is None else [batch.rows])]

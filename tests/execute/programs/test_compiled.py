@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import ExecutionError
-from bayesemble.execute.optimizers import Optimizer
+from bayesemble.execute.optimizers.fused import Optimizer
+from bayesemble.execute.optimizers.rates import parts
 from bayesemble.execute.programs import compiled as module
 from bayesemble.execute.programs.compiled import _Straight, compiled, fingerprint
 from bayesemble.execute.programs.program import replayed, tidy
@@ -15,8 +16,8 @@ from execute.programs.test_program import X, Y, copies
 from execute.programs.test_recorder import normal, recorded
 
 
-def step_of(optimizer: Optimizer):
-    """A step of an optimiser on two leaves, with all that it keeps."""
+def step_of(optimizer: Optimizer, members: int = 0):
+    """A step of an optimiser on two leaves, with all that it keeps; with members, each at its own rate."""
     params = {"a": normal(3), "b": normal(2, 2)}
     slots = optimizer.init(params)
     kept = [leaf for slot in slots.values() for leaf in slot.values()]
@@ -27,17 +28,19 @@ def step_of(optimizer: Optimizer):
         slopes = {name: 2 * leaf + 1 for name, leaf in leaves.items()}
         torch._foreach_mul_(list(slopes.values()), 3.0)
         torch._foreach_div_(list(slopes.values()), 2.0)
-        optimizer.update(leaves, slopes, own, rate)
+        rates = parts(leaves, [rate * (member + 1) for member in range(members)], {"a": 1.0, "b": 0.5})
+        optimizer.update(leaves, slopes, own, rates if members else rate)
         return leaves["a"].sum()
 
     return step, [torch.tensor(0.1, dtype=torch.float64), *params.values(), *kept]
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "lion"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
-def test_optimisers_in_single_operations_take_the_steps_of_the_fused_ones(name, decay, momentum):
-    step, inputs = step_of(Optimizer(name, momentum, decay))
+@pytest.mark.parametrize("members", [0, 2])
+def test_optimisers_in_single_operations_take_the_steps_of_the_fused_ones(name, decay, momentum, members):
+    step, inputs = step_of(Optimizer(name, momentum, decay), members)
     record = tidy(recorded(step, *copies(inputs)))
     here, there = copies(inputs), copies(inputs)
     with torch.no_grad():

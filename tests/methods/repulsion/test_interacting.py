@@ -8,7 +8,7 @@ import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock
-from bayesemble.execute.optimizers import leaf_rows
+from bayesemble.execute.optimizers.fused import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion.interacting import products
 from bayesemble.methods.repulsion.kernels import RBF

@@ -1,6 +1,8 @@
 """What `adapt` trains, freezes and shares, and what it refuses."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -106,6 +108,15 @@ def test_it_knows_where_the_backbone_comes_from():
 def test_what_cannot_be_honoured_is_refused(kind, settings, error, words):
     with pytest.raises(error, match=words):
         be.adapt(Network(), kind, **settings)
+
+
+def test_the_page_on_pretrained_networks_runs():
+    page = Path(__file__).parents[3] / "docs" / "adapters.md"
+    (code,) = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    found: dict = {}
+    exec(code.replace("epochs=20", "epochs=2"), found)
+    assert found["quick"].num_members == 10
+    assert found["ensemble"].predict(found["x"]).epistemic.shape == (200,)
 
 
 def test_networks_that_cannot_be_adapted_are_refused():

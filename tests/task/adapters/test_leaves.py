@@ -45,7 +45,7 @@ def test_members_of_an_adapted_network_build_no_backbone(generator):
     assert members.params["2.weight"].shape == (10, 2, 37)
 
 
-@pytest.mark.parametrize("executor", ["loop", "vmap", "auto", "measure"])
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
 def test_nor_does_a_whole_fit_with_validation(generator, executor):
     task = be.Task(be.adapt(network(), "head"), be.Categorical())
     with Copies() as copies:

@@ -79,3 +79,10 @@ def test_a_frozen_norm_without_parameters_keeps_its_statistics_when_members_are_
     given[0][1].running_mean.fill_(3.0)
     members = be.Task(given, be.Categorical(), start="fresh").new_members(2, 0)
     assert members.buffers["0.1.running_mean"].eq(3).all()
+
+
+def test_a_loaded_ensemble_draws_by_the_dropout_that_it_was_trained_with(tmp_path):
+    task = be.Task(network(), be.Categorical(), start="given", train_frozen=True)
+    ensemble = be.fit(task, be.MCDropout(draws=3), (X, Y), epochs=1, progress=False)
+    ensemble.save(tmp_path)
+    assert torch.equal(be.load(tmp_path, network()).predict(X).probs, ensemble.predict(X).probs)

@@ -40,7 +40,7 @@ def model():
 
 def fitted(model, method=None, data=(X, Y), **settings):
     method = method or be.DeepEnsemble(num_members=4, learning_rate=0.01)
-    settings = {"epochs": 3, "batch_size": 10, "progress": False} | settings
+    settings = {"epochs": 2, "batch_size": 10, "progress": False} | settings
     return be.fit(be.Task(model, be.Categorical()), method, data, **settings)
 
 
@@ -54,7 +54,7 @@ def by_hand(model, **settings):
         be.Task(head, be.Categorical(), start="fresh"),
         be.DeepEnsemble(num_members=4, learning_rate=0.01),
         (rows, Y),
-        epochs=3,
+        epochs=2,
         batch_size=10,
         progress=False,
         **settings,
@@ -84,9 +84,9 @@ def test_cached_it_runs_once_for_all_epochs(model, tmp_path):
         fitted(model, epochs=epochs, validation=(XV, YV), cache=cache)
         return Body.runs
 
-    assert rows_of(12, True) == rows_of(2, True)
-    assert rows_of(12, tmp_path / "cache") == rows_of(2, tmp_path / "cache")
-    assert rows_of(12, False) > rows_of(2, False) + 10 * 40
+    assert rows_of(5, True) == rows_of(2, True)
+    assert rows_of(5, tmp_path / "cache") == rows_of(2, tmp_path / "cache")
+    assert rows_of(5, False) >= rows_of(2, False) + 3 * 40
 
 
 def test_cached_on_disk_it_gives_the_same_bits(model, tmp_path):
@@ -120,7 +120,7 @@ def test_bootstrapped_members_take_their_own_rows_from_the_cache(model):
 
 def test_adversarial_inputs_go_through_the_whole_network(model):
     """The gradient in the inputs goes through the frozen part, too."""
-    ensemble = fitted(model, be.DeepEnsemble(num_members=2, adversarial=0.1))
+    ensemble = fitted(model, be.DeepEnsemble(num_members=2, adversarial=0.1), epochs=1)
     assert ensemble.evaluate((X, Y))["nll"] < 1
     with pytest.raises(be.SettingError, match="which adversarial training changes"):
         fitted(model, be.DeepEnsemble(num_members=2, adversarial=0.1), cache=True)
@@ -131,6 +131,8 @@ def test_what_cannot_be_kept_is_refused(model):
         fitted(model, data=DataLoader(TensorDataset(X, Y), batch_size=10, shuffle=True), cache=True, batch_size=None)
     with pytest.raises(be.SettingError, match="cache is True, False or a folder, got 3"):
         fitted(model, cache=3)
+    with pytest.raises(be.SettingError, match="cache needs a folder of its own"):
+        fitted(model, cache="folder", checkpoint="folder")
     with pytest.raises(be.SettingError, match="nothing here is frozen"):
         be.fit(be.Task(network, be.Categorical()), be.DeepEnsemble(), (X, Y), epochs=1, cache=True, progress=False)
 
@@ -144,4 +146,4 @@ def test_rows_of_a_loader_go_through_once_a_batch(model):
 def test_function_space_repulsion_and_its_prior_take_prepared_rows(model):
     for points in ("batch", "noise"):
         method = be.Repulsive(num_members=3, space=be.FunctionSpace(points=points, prior_every=2))
-        assert fitted(model, method, cache=True).evaluate((X, Y))["nll"] < 2
+        assert fitted(model, method, cache=True, epochs=1).evaluate((X, Y))["nll"] < 2

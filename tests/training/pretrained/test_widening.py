@@ -18,7 +18,7 @@ def ensemble():
         given = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
     model = be.adapt(given, "lora", targets="0|2", rank=2, head="4")
     method = be.DeepEnsemble(num_members=2, learning_rate=0.03)
-    return be.fit(be.Task(model, be.Categorical()), method, (X[:40], Y[:40]), epochs=30, progress=False), model
+    return be.fit(be.Task(model, be.Categorical()), method, (X[:40], Y[:40]), epochs=15, progress=False), model
 
 
 def be_seeded():
@@ -38,7 +38,7 @@ def std(ensemble):
 @pytest.mark.parametrize("tolerance", [0.01, 0.1])
 def test_the_loss_is_within_the_tolerance_and_above_it_beyond(ensemble, tolerance):
     trained, _ = ensemble
-    wide = be.tfb(trained, (X[40:], Y[40:]), tolerance=tolerance, halvings=8)
+    wide = be.tfb(trained, (X[40:], Y[40:]), tolerance=tolerance, draws=5, halvings=8)
     assert loss(wide) <= loss(trained) + tolerance
     further = wide.state.slots[SLOT]["std"] * 1.02
     beyond = type(wide)(
@@ -49,7 +49,7 @@ def test_the_loss_is_within_the_tolerance_and_above_it_beyond(ensemble, toleranc
 
 def test_more_is_allowed_where_more_may_be_lost(ensemble):
     trained, _ = ensemble
-    few, many = (be.tfb(trained, (X[40:], Y[40:]), tolerance=one) for one in (0.01, 0.1))
+    few, many = (be.tfb(trained, (X[40:], Y[40:]), tolerance=one, draws=5, halvings=3) for one in (0.01, 0.1))
     assert std(many) > std(few) > 0
     assert many.predict(5 * X).epistemic.mean() > trained.predict(5 * X).epistemic.mean()
 

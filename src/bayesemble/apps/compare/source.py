@@ -22,6 +22,7 @@ from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.settings import setting, validate
 from bayesemble.data import Split
 from bayesemble.data.sources import data_fingerprint, data_stamp, load_data
+from bayesemble.execute.optimizers.of_torch import OfTorch
 from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.repulsion.interacting import Space
@@ -67,7 +68,7 @@ class RunSource:
 
     def make_method(self) -> Method:
         """The method with its settings; refused if nobody registered it."""
-        return settings.parse(self.method, Method, (Schedule, Space, Kernel, Linear))
+        return settings.parse(self.method, Method, (Schedule, Space, Kernel, Linear, OfTorch))
 
     def task(self, split: Split) -> Task:
         """A small network for the data, with the likelihood that its targets ask for."""

@@ -14,7 +14,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
 from bayesemble.diagnostics.landscape.measure import as_ensemble, chosen_members
-from bayesemble.task.task import OF_LIKELIHOOD
+from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.run_folders.recording import Recording
 

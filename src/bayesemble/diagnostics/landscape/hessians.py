@@ -76,7 +76,8 @@ def sharpness(
     require(steps > top, f"steps must be more than top, got steps={steps} for top={top}")
     require(samples >= 1, f"samples is a number from 1, got {samples}")
     measured = measure.measure(ensemble, [members], data)
-    source = as_source(data, ensemble.task.dtype, _BATCH_SIZE, shuffle=False).checked(ensemble.task, training=False)
+    source = as_source(data, ensemble.task.dtype, _BATCH_SIZE, shuffle=False, targets=ensemble.task.targets)
+    source = source.checked(ensemble.task, training=False)
     source = source.to(members.weights.device)
     rows = Batches(lambda: ((batch.inputs, batch.targets) for batch in source.in_order(_BATCH_SIZE)))
     values, traces = [], []

@@ -84,7 +84,8 @@ def refreshed(ensemble: Ensemble, networks: Members, train: Any, batch_size: int
             "this network has batch norm, whose statistics belong to the weights they were measured with: pass "
             "train=(x, y), with which they are measured again for every other network"
         )
-    source = as_source(train, ensemble.task.dtype, batch_size, shuffle=False).checked(ensemble.task, training=False)
+    source = as_source(train, ensemble.task.dtype, batch_size, shuffle=False, targets=ensemble.task.targets)
+    source = source.checked(ensemble.task, training=False)
     return batch_norm.refreshed(ensemble.task, networks, lambda: source.in_order(batch_size), ensemble.executor)
 
 

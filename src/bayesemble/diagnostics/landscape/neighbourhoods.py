@@ -29,7 +29,7 @@ from bayesemble.diagnostics.landscape.measure import (
 from bayesemble.methods.geometry import subspaces
 from bayesemble.metrics.curves import subsets_of
 from bayesemble.predictive import ClassPredictive
-from bayesemble.task.task import OF_LIKELIHOOD
+from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.training.ensemble import Ensemble
 
 KINDS = ("random", "dropout", "diagonal", "pca")

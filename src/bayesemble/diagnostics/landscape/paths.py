@@ -125,7 +125,8 @@ def path(
 
 def _training_rows(ensemble: Ensemble, train: Any, batch_size: int, seed: int) -> TrainingData:
     """Go through the training rows, each time in another order."""
-    source = as_source(train, ensemble.task.dtype, batch_size).checked(ensemble.task, training=True)
+    source = as_source(train, ensemble.task.dtype, batch_size, targets=ensemble.task.targets)
+    source = source.checked(ensemble.task, training=True)
     passes = itertools.count()
     return lambda: source.epoch(next(passes), batch_size, seed)
 

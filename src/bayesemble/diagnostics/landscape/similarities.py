@@ -15,8 +15,8 @@ from bayesemble.diagnostics.landscape.embeddings import recording_of
 from bayesemble.diagnostics.landscape.measure import as_ensemble, chosen_members, members_of
 from bayesemble.metrics.diversity import disagreement_matrix, jensen_shannon_matrix, weight_cosine
 from bayesemble.predictive import ClassPredictive
+from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.task.select import NORM_LAYERS
-from bayesemble.task.task import OF_LIKELIHOOD
 from bayesemble.training.ensemble import Ensemble
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from bayesemble.core.errors import TrainingError
-from bayesemble.core.types import Inputs, Leaves, MemberFunction, tensors_of
+from bayesemble.core.types import Inputs, Leaves, MemberFunction, Targets, tensors_of
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.programs.alike import close
 from bayesemble.execute.programs.program import Replay, tidy
@@ -46,14 +46,14 @@ class CompiledLoop(Loop):
         params: Leaves,
         buffers: Leaves,
         inputs: Inputs,
-        targets: Tensor,
+        targets: Targets,
         random: int | None,
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """The value of a function and its slopes in the parameters, by a program where the function comes again."""
         if random is not None or not hasattr(function, "__self__"):  # one that is made anew for every step
             self._say_once("what a member is asked for differs from step to step, as in adversarial training")
             return super().slopes_of(function, params, buffers, inputs, targets, random)
-        tensors = [*params.values(), *buffers.values(), *tensors_of(inputs), targets]
+        tensors = [*params.values(), *buffers.values(), *tensors_of((inputs, targets))]
         key = (function, *[(tensor.shape, tensor.stride()) for tensor in tensors])
         if key not in self.programs:
             self.programs[key] = self._recorded(function, params, buffers, inputs, targets)
@@ -75,10 +75,10 @@ class CompiledLoop(Loop):
         return value, found
 
     def _recorded(
-        self, function: MemberFunction, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Tensor
+        self, function: MemberFunction, params: Leaves, buffers: Leaves, inputs: Inputs, targets: Targets
     ) -> _Program | None:
         own = {name: leaf.clone() for name, leaf in buffers.items()}
-        recorder = Recorder([*params.values(), *own.values(), *tensors_of(inputs), targets], _MOST_BYTES)
+        recorder = Recorder([*params.values(), *own.values(), *tensors_of((inputs, targets))], _MOST_BYTES)
         with recorder:
             value, slopes = super().slopes_of(function, params, own, inputs, targets, None)
         record = recorder.finish([value, *slopes])

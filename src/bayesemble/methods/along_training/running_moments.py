@@ -7,6 +7,8 @@ difference of two mean squares would lose.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -43,6 +45,14 @@ def collect(state: State) -> None:
         if DEVIATIONS in state.slots:
             kept = state.slots[DEVIATIONS][name]
             kept[:, (count - 1) % kept.shape[1]] = after
+
+
+def collect_all(state: State, networks: Sequence[Leaves]) -> State:
+    """Take a snapshot of each of these networks, `(...)`, in the place of a single member; that stays as it is."""
+    for params in networks:
+        own = {name: leaf.unsqueeze(0) for name, leaf in params.items()}
+        collect(replace(state, members=replace(state.members, params=own)))
+    return state
 
 
 def follow(state: State, clock: Clock, start: float, snapshots: int, least: int = 2) -> None:

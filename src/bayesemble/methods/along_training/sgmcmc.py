@@ -41,8 +41,8 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Clock, Info, Leaves
-from bayesemble.execute.optimizers import clip_per_member
+from bayesemble.core.types import Batch, Clock, Info, Leaves, total_weight
+from bayesemble.execute.optimizers.fused import clip_per_member
 from bayesemble.methods.along_training import kept_networks
 from bayesemble.methods.along_training.kept_networks import Moment
 from bayesemble.methods.along_training.stiffness import ITERATIONS, stiffness
@@ -175,7 +175,7 @@ class CyclicalSGMCMC(Method):
         falling = torch.full((self.num_members,), self.learning_rate * now.factor, dtype=torch.float64)
         if self.excess_variance is None or not now.sampling:
             return falling
-        largest, batches = state.slots[_STIFFNESS]["largest"], task.num_data / batch.targets_of(0).shape[0]
+        largest, batches = state.slots[_STIFFNESS]["largest"], task.num_data / total_weight(batch.targets_of(0))
         of_steps, of_batches = 1 / (4 - 2 * self.friction), (batches - 1) / (2 * self.friction)
         allowed = task.num_data * self.excess_variance / largest
         return torch.where(largest > 0, falling.clamp(allowed / (of_steps + of_batches), allowed / of_steps), falling)

@@ -68,9 +68,9 @@ class Snapshot(GradientMethod):
         """Steps after which nothing is kept are alike."""
         return "" if self.moment(context.clock).keep is None else None
 
-    def numbers(self, clock: Clock) -> dict[str, float]:
-        """The learning rate of the cycle."""
-        return {"learning_rate": self.learning_rate * self.moment(clock).factor}
+    def rate_factor(self, clock: Clock) -> float:
+        """That of the cycle."""
+        return self.moment(clock).factor
 
     def networks(self, state: State) -> Members:
         """The snapshots of all members, member after member; before there are any, the members."""

@@ -21,7 +21,7 @@ Reference: Izmailov et al. (2019), "Subspace inference for Bayesian deep learnin
 
 import math
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -31,14 +31,15 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, TrainingData
+from bayesemble.core.types import Batch, Info, Leaves, MemberFunction, Targets, TrainingData, total_weight
 from bayesemble.methods.along_training import running_moments
 from bayesemble.methods.along_training.running_moments import DEVIATIONS, MEAN
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry import batch_norm, curves, subspaces
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.task.priors import NormalPrior
-from bayesemble.task.task import BoundTask, network_leaves
+from bayesemble.task.running import network_leaves
+from bayesemble.task.task import BoundTask
 
 _BASIS, _POINTS, _BUFFERS = "subspace_basis", "subspace_points", "subspace_buffers"  # slots
 
@@ -84,6 +85,8 @@ class Subspace(GradientMethod):
         super().__post_init__()
         plane = self.basis != "curve" or self.dim in (None, 2)
         require(plane, f"the plane of a curve has two directions; leave out dim={self.dim}")
+        plain = self.basis != "curve" or (isinstance(self.learning_rate, int | float) and not self.rates_differ)
+        require(plain, "basis='curve' trains curves between members, at one learning rate; give a single number")
         few = self.num_directions <= self.rank or self.basis == "curve"
         require(few, f"{self.num_directions} directions cannot be found from rank={self.rank} deviations")
         own = self.prior == "subspace" or self.std == 1
@@ -119,6 +122,10 @@ class Subspace(GradientMethod):
         """Steps after which no snapshot is taken are alike."""
         due = self.basis != "curve" and running_moments.is_due(context.clock, self.start, self.snapshots)
         return None if due else ""
+
+    def passed_through(self, state: State, networks: Sequence[Leaves]) -> State | None:
+        """Each network is a snapshot, unless a curve is wanted."""
+        return None if self.basis == "curve" else running_moments.collect_all(state, networks)
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Find directions, then coordinates, then batch-norm statistics."""
@@ -174,7 +181,7 @@ class Subspace(GradientMethod):
             data,
             context.executor,
             epochs=self.curve_epochs,
-            learning_rate=self.learning_rate,
+            learning_rate=self.member_rates(context.clock.seed)[0],
             generators=generators,
         )
         return points
@@ -272,7 +279,7 @@ def _normal(shape: tuple[int, int], generators: list[torch.Generator]) -> Tensor
     return torch.stack([torch.randn(shape[1], generator=own) for own in generators]).double()
 
 
-def _at(function: MemberFunction, targets: Tensor) -> MemberFunction:
+def _at(function: MemberFunction, targets: Targets) -> MemberFunction:
     """The function with targets that all members share."""
     return lambda params, buffers, inputs, _: function(params, buffers, inputs, targets)
 
@@ -280,7 +287,7 @@ def _at(function: MemberFunction, targets: Tensor) -> MemberFunction:
 def _log_likelihood(members: Members, data: TrainingData, context: Context) -> Tensor:
     """Log likelihood of all rows, `(member,)`, in double precision; batch norm uses the statistics of each batch."""
     task, executor = context.task, context.executor
-    total, rows = torch.zeros(members.num_members, dtype=torch.float64), 0
+    total, rows = torch.zeros(members.num_members, dtype=torch.float64), 0.0
     for batch in data():
         with batch_norm.batch_statistics(task.module):
             if batch.targets_per_member:
@@ -288,6 +295,6 @@ def _log_likelihood(members: Members, data: TrainingData, context: Context) -> T
             else:
                 function = _at(batch_norm.log_likelihood_of(task), batch.targets)
                 value = executor.outputs(function, members, batch.inputs, batch.inputs_per_member)
-        size = batch.targets.shape[1 if batch.targets_per_member else 0]
+        size = total_weight(batch.targets_of(0))
         total, rows = total + size * value.double().cpu(), rows + size
     return total * task.num_data / rows

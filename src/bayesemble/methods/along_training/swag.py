@@ -15,7 +15,7 @@ for several modes.
 
 import math
 import warnings
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,6 +65,10 @@ class SWAG(GradientMethod):
     def kind_of_step(self, context: Context) -> Hashable | None:
         """Steps after which no snapshot is taken are alike."""
         return None if running_moments.is_due(context.clock, self.start, self.snapshots) else ""
+
+    def passed_through(self, state: State, networks: Sequence[Leaves]) -> State:
+        """Each network is a snapshot."""
+        return running_moments.collect_all(state, networks)
 
     def finish(self, state: State, data: TrainingData, context: Context) -> State:
         """Check that there is enough, and measure batch-norm statistics for each network that will be drawn."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from bayesemble.core.members import Members
 from bayesemble.core.types import Leaves, TrainingData
 from bayesemble.execute.executor import Executor
-from bayesemble.execute.optimizers import Optimizer
+from bayesemble.execute.optimizers.fused import Optimizer
 from bayesemble.execute.schedules import resolve
 from bayesemble.methods.geometry import batch_norm
 from bayesemble.task.task import BoundTask

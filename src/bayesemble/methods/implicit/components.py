@@ -8,7 +8,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.types import Leaves
 from bayesemble.methods.implicit.patches import Patch, Patches
-from bayesemble.task.task import OF_LIKELIHOOD
+from bayesemble.task.running import OF_LIKELIHOOD
 
 # Names of slots.
 PATCHES_SLOT = "patches"  # what is drawn, and how, as numbers

@@ -63,8 +63,9 @@ from bayesemble.methods.implicit.patches import (
     spread,
     uniform_count,
 )
+from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.task.select import Wish, layers
-from bayesemble.task.task import OF_LIKELIHOOD, BoundTask, Task
+from bayesemble.task.task import BoundTask, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +127,12 @@ class Patched(GradientMethod):
     def training_slots(self) -> tuple[str, ...]:
         """Those of the optimiser, and the count of its steps on components."""
         return (*super().training_slots, COMPONENT_STEPS_SLOT)
+
+    @property
+    def needs_training(self) -> bool:
+        """Components beside the first are learned; what dropout leaves out is not."""
+        counts = self.components.values() if isinstance(self.components, dict) else [self.components]
+        return max(counts) > 1
 
     def patches(self, task: Task) -> Patches:
         """Which leaves of a network are drawn, and how."""

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesemble.core.memory import how_many_fit
-from bayesemble.core.types import Leaves
+from bayesemble.core.types import Leaves, Targets, WeightedTargets
 from bayesemble.methods.laplace import gauss_newton
 from bayesemble.methods.laplace.gauss_newton import WIDE, Network, Rows, closed_information, is_softmax, output_roots
 from bayesemble.methods.laplace.gaussian_blocks import Block, Layout
@@ -55,10 +55,18 @@ def blocks(network: Network, rows: Rows, structure: str, plan: list[Layout]) -> 
         if sums is None:
             sums = _Whole(seen) if structure == "full" else _Product(seen) if structure == "kron" else _Diagonal(seen)
         for rows_at_once in _rows_at_once(seen):
-            for samples in _samples(network, _rows_of(seen, rows_at_once), targets[rows_at_once].cpu()):
+            for samples in _samples(network, *_counted(_rows_of(seen, rows_at_once), targets[rows_at_once].cpu())):
                 sums.add(samples)
     assert sums is not None, "there are no rows"
     return [sums.block(plan[0])]
+
+
+def _counted(seen: Features, targets: Targets) -> tuple[Features, Tensor]:
+    """Rows that count for their weights: what enters the layer is in the curvature twice, so each has the root."""
+    if not isinstance(targets, WeightedTargets):
+        return seen, targets
+    roots = targets.weights.to(seen.entering).sqrt().reshape(-1, 1, 1)
+    return seen._replace(entering=seen.entering * roots), targets.values
 
 
 def _samples(network: Network, seen: Features, targets: Tensor) -> Iterator[_Samples]:

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesemble.core.errors import ModelError
 from bayesemble.core.memory import how_many_fit
-from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
+from bayesemble.core.types import Inputs, Leaves, Targets, WeightedTargets, map_tensors, tensors_of, total_weight
 from bayesemble.methods.laplace.gaussian_blocks import Block, Layout
 from bayesemble.task.likelihoods import Categorical
 from bayesemble.task.task import BoundTask
@@ -29,7 +29,7 @@ from bayesemble.task.task import BoundTask
 BUDGET = 1 << 27  # bytes of gradients of single rows at a time
 WIDE = 8  # bytes of a number in double precision, in which sums over rows are kept
 
-Rows = Iterable[tuple[Inputs, Tensor]]
+Rows = Iterable[tuple[Inputs, Targets]]
 """Inputs and targets, in batches."""
 
 
@@ -83,21 +83,25 @@ def twice_backward(network: Network, inputs: Inputs, away: Leaves) -> Tensor:
         return outputs + push(away)[0]
 
 
-def log_likelihood(network: Network, rows: Rows) -> tuple[float, int]:
-    """The log likelihood summed over all rows, and how many there are."""
-    total, count = 0.0, 0
+def log_likelihood(network: Network, rows: Rows) -> tuple[float, float]:
+    """The log likelihood summed over all rows, and how many there are, or the sum of their weights."""
+    total, count = 0.0, 0.0
     with torch.no_grad():
         for inputs, targets in rows:
             mean = network.task.log_likelihood(network.outputs(inputs), targets, network.params)
-            total, count = total + len(targets) * float(mean), count + len(targets)
+            size = total_weight(targets)
+            total, count = total + size * float(mean), count + size
     return total, count
 
 
-def output_roots(task: BoundTask, outputs: Tensor, targets: Tensor, params: Leaves) -> Tensor:
+def output_roots(task: BoundTask, outputs: Tensor, targets: Targets, params: Leaves) -> Tensor:
     """R `(row, output, column)` with R R' = E_y[ -d2 log p(y|f) / df2 ], the outputs of a row in one line.
 
-    A likelihood whose second derivative depends on y must know its information.
+    A likelihood whose second derivative depends on y must know its information. A row with a weight has it in R R'.
     """
+    if isinstance(targets, WeightedTargets):
+        plain = output_roots(task, outputs, targets.values, params)
+        return plain * targets.weights.to(plain).sqrt().reshape(-1, 1, 1)
     shape, flat = outputs.shape[1:], outputs.reshape(len(outputs), -1)
     if is_softmax(task) and len(shape) == 1:
         probs = F.softmax(flat, dim=-1)  # a root of diag(p) - p p' without a decomposition, for many classes

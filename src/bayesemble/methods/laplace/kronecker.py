@@ -51,6 +51,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Tensor]]:
         for inputs, targets in self.rows():
+            assert isinstance(targets, Tensor), "rows with weights are refused before"
             yield {"inputs": inputs, "targets": targets}, targets.new_zeros(len(targets), 1)
 
 

@@ -6,13 +6,13 @@ over the selected leaves; the others stay at w_m. T is the temperature of the ta
 Gaussians. With `prior="marginal_likelihood"` D = d * I, and d maximises the evidence of the selected leaves, which is
 up to a constant
 
-    log Z(d) = log p(y | w_m) + P/2 log d - d/2 |w_m|^2 - 1/2 sum_i log(h_i + d),     h: eigenvalues of H
+    log Z(d) = log p(y | w_m) + P/2 log d - d/2 |w_m - c|^2 - 1/2 sum_i log(h_i + d),     h: eigenvalues of H
 
-at w_m as it is. It has one maximum, where d |w_m|^2 = sum_i h_i / (h_i + d), the number of parameters that the data
-determine. By default outputs are those of the network made linear around w_m, f(x; w_m) + J(x) (w - w_m), the model
-that the GGN is the exact curvature of; they are the same if the outputs are linear in the selected leaves. Of an output
-layer, all is known from the features that enter it. The outputs of the linear network are normal with the covariance
-J S J', which a normal likelihood reads without draws.
+at w_m as it is, for a prior around c (mostly 0). It has one maximum, where d |w_m - c|^2 = sum_i h_i / (h_i + d), the
+number of parameters that the data determine. By default outputs are those of the network made linear around w_m, f(x;
+w_m) + J(x) (w - w_m), the model that the GGN is the exact curvature of; they are the same if the outputs are linear in
+the selected leaves. Of an output layer, all is known from the features that enter it. The outputs of the linear network
+are normal with the covariance J S J', which a normal likelihood reads without draws.
 
 References: MacKay (1992), "A practical Bayesian framework for backpropagation networks"; Daxberger et al. (2021),
 "Laplace redux"; Immer et al. (2021), "Improving predictions of Bayesian neural nets via local linearization";
@@ -35,7 +35,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.memory import available_memory
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, map_tensors
+from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, WeightedTargets, map_tensors
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.laplace import by_features, gauss_newton
@@ -59,8 +59,9 @@ from bayesemble.methods.laplace.kronecker import kronecker, operator
 from bayesemble.methods.laplace.output_layer import features_of
 from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import NormalPrior, Shapes
+from bayesemble.task.running import OF_METHOD
 from bayesemble.task.select import Wish
-from bayesemble.task.task import OF_METHOD, BoundTask
+from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
 
@@ -100,7 +101,8 @@ class Laplace(GradientMethod):
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, after checking that their Gaussians can be made."""
         names, _ = self._plan(task)
-        task.likelihood.information(torch.zeros(1, *task.output_shape), task.likelihood.leaves(task.output_shape))
+        if task.output_shape is not None:  # refuses a likelihood without curvature
+            task.likelihood.information(torch.zeros(1, *task.output_shape), task.likelihood.leaves(task.output_shape))
         _ = task.scales  # refuses a prior that differs by member before it is trained under
         network = Network(task, *task.new_member(seed=0), tuple(names))
         if task.example is not None and features_of(network, task.example) is None:
@@ -224,6 +226,11 @@ class Laplace(GradientMethod):
         """The selected leaves and how they are laid out; refuse what cannot be honoured, before anything is built."""
         if task.mixed:
             raise SettingError("Laplace is for networks of one architecture, the task has several")
+        if task.likelihood.leaves_out:
+            raise SettingError(
+                f"the curvature counts all outputs, but {task.likelihood} leaves some out; cut the rows to the tokens "
+                "that count, or use another method"
+            )
         if self.prior == "task" and not isinstance(task.prior, NormalPrior | PosteriorPrior):
             raise SettingError(
                 f"a Gaussian needs the precision of a NormalPrior, the task has prior={task.prior}; "
@@ -282,6 +289,8 @@ class Laplace(GradientMethod):
             return ((batch.inputs_of(member), batch.targets_of(member)) for batch in data())
 
         task, from_task = network.task, self.prior == "task"
+        if self.structure == "kron" and any(isinstance(targets, WeightedTargets) for _, targets in rows()):
+            raise SettingError("structure='kron' has no weights of rows; use structure='diag' or 'full'")
         total, num_rows = gauss_newton.log_likelihood(network, rows())
         counted = task.data_factor * task.temperature / num_rows  # what a row stands for
         precisions, size = self._prior_at(network)
@@ -309,20 +318,23 @@ class Laplace(GradientMethod):
             if prior.couples_leaves:
                 return prior.root, prior.squared_distance(chosen)
             return {name: prior.stds[name].double() ** -2 for name in chosen}, prior.squared_distance(chosen)
-        precisions: dict[str, float | Tensor] = dict.fromkeys(chosen, 1.0)
-        if prior is not None:
-            precisions = {name: task.scales[name] ** -2.0 for name in chosen}
-        squares = {name: float(leaf.double().square().sum()) for name, leaf in chosen.items()}
-        return precisions, sum(float(precisions[name]) * square for name, square in squares.items())
+        precisions = {name: 1.0 if prior is None else task.scales[name] ** -2.0 for name in chosen}
+        return precisions, sum(precisions[name] * _squared_distance(task, name, leaf) for name, leaf in chosen.items())
 
-    def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: int) -> list[Block]:
+    def _blocks(self, network: Network, rows: Callable[[], Rows], plan: list[Layout], num_rows: float) -> list[Block]:
         found = by_features.blocks(network, rows(), self.structure, plan)
         if found is not None:
             return found
         logger.info("the curvature of %s is taken row by row through the whole network", ", ".join(network.names))
         if self.structure == "kron":
-            return kronecker(network, rows, plan, num_rows)
+            return kronecker(network, rows, plan, int(num_rows))
         return [(gauss_newton.whole if self.structure == "full" else gauss_newton.diagonal)(network, rows(), plan[0])]
+
+
+def _squared_distance(task: BoundTask, name: str, leaf: Tensor) -> float:
+    """|w - c|^2 of a leaf from where the task's prior stands."""
+    centers = {} if task.prior is None else task.prior.centers
+    return float((leaf - centers[name] if centers else leaf).double().square().sum())
 
 
 def _is_quick(structure: str, names: list[str], task: BoundTask) -> bool:

@@ -33,7 +33,8 @@ from bayesemble.methods.repulsion.interacting import InteractingMethod, Space
 from bayesemble.methods.repulsion.samplers import Sampler
 from bayesemble.task.adapters.frozen_calls import Prepared
 from bayesemble.task.likelihoods import Categorical
-from bayesemble.task.task import OF_LIKELIHOOD, BoundTask
+from bayesemble.task.running import OF_LIKELIHOOD
+from bayesemble.task.task import BoundTask
 
 POINTS = ("batch", "noise")
 FEATURES = ("auto", "outputs", "centred", "log_probs", "probs")
@@ -61,6 +62,11 @@ class FunctionSpace(Space):
         """Add networks drawn from the prior, which stand for the prior over functions."""
         if method.anchored:
             raise SettingError("anchored=True shifts a prior over weights; in function space leave it off")
+        if task.max_batch is not None:
+            raise SettingError(
+                "members are compared by their outputs on the whole batch, which max_batch would split; leave it out, "
+                "or use space='weight'"
+            )
         if task.prior is None or not self.function_prior:
             return state
         count = self.prior_draws

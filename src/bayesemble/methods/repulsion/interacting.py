@@ -23,7 +23,7 @@ from bayesemble.core.errors import TrainingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting, validate
 from bayesemble.core.types import Batch, Clock, Info, Leaves
-from bayesemble.execute.optimizers import leaf_rows
+from bayesemble.execute.optimizers.fused import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
 from bayesemble.methods.repulsion import kernels

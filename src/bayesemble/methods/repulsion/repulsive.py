@@ -49,6 +49,7 @@ class Repulsive(MethodInSpace):
         mismatched = self.sequential and (self.bootstrap or self.anchored)
         require(self.centred or not self.whiten, "the linear kernel is no function of distances: leave whiten off")
         require(not mismatched, "sequential=True trains one member at a time: leave bootstrap and anchored off")
+        require(not (self.sequential and self.rates_differ), "sequential=True has one learning rate for all members")
 
     @property
     def needs_every_epoch(self) -> bool:

@@ -17,7 +17,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Info, Leaves
-from bayesemble.execute.optimizers import laid_out_like, leaf_rows, member_norms
+from bayesemble.execute.optimizers.fused import laid_out_like, leaf_rows, member_norms
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import interacting
 from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod, Space

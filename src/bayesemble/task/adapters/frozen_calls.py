@@ -51,11 +51,12 @@ class Prepared:
     calls: FrozenCalls
 
 
-pytree.register_pytree_node(
-    Prepared,
-    lambda one: ([one.inputs, *one.features], one.calls),
-    lambda children, calls: Prepared(children[0], tuple(children[1:]), calls),
-)
+def _joined(children: Iterable[Any], calls: Any) -> Prepared:
+    inputs, *features = children
+    return Prepared(inputs, tuple(features), calls)
+
+
+pytree.register_pytree_node(Prepared, lambda one: ([one.inputs, *one.features], one.calls), _joined)
 
 
 class _Enough(BaseException):

@@ -52,7 +52,7 @@ def _one_of(leaf: Tensor, known: Tensor | None) -> Tensor:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    if one.device != other.device or one.shape != other.shape or one.dtype != other.dtype:
+    if one.shape != other.shape or one.dtype != other.dtype:
         return False
     same_memory = one.data_ptr() == other.data_ptr() and one.stride() == other.stride()
-    return same_memory or torch.equal(one, other)
+    return same_memory or torch.equal(one, other.to(one.device))

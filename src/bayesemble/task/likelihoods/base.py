@@ -27,6 +27,15 @@ class Likelihood(ABC):
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse targets from which nothing can be learned."""
 
+    def shape_beside(self, targets: Tensor, output_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the outputs of one row in a batch with these targets, where batches may differ in length."""
+        return output_shape
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some targets may not count."""
+        return False
+
     @abstractmethod
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log probability of each row's targets under one member: `(batch,)`."""
@@ -106,11 +115,15 @@ def as_counts(targets: Tensor, shape: tuple[int, ...]) -> Tensor:
     return counts
 
 
-def as_labels(targets: Tensor, shape: tuple[int, ...], num_classes: int, because: str) -> Tensor:
-    """Targets as labels 0..C-1 in a shape, or what is wrong with them."""
+def as_labels(
+    targets: Tensor, shape: tuple[int, ...], num_classes: int, because: str, ignored: int | None = None
+) -> Tensor:
+    """Targets as labels 0..C-1 in a shape, or what is wrong with them; one may be a label that does not count."""
     labels = shaped(targets, shape)
     refuse_rows(labels != labels.round() if labels.is_floating_point() else None, labels, "a whole label")
     wrong = (labels < 0) | (labels >= num_classes)
+    if ignored is not None:
+        wrong &= labels != ignored
     refuse_rows(wrong, labels, f"a label in 0..{num_classes - 1}, as {because}")
     return labels.long()
 

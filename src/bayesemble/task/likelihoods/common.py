@@ -1,6 +1,7 @@
 """The common likelihoods: classes, and real numbers with normal or heavy-tailed noise."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,10 @@ class Categorical(Likelihood):
 
     log p(y|f) = f_y - log sum_c exp f_c
 
+    Outputs `(batch, L, C)` are read as L labels of each row, such as those of tokens, whose log probabilities are added
+    up: the rows that the log joint counts are sequences. Targets that are `ignore_index` add nothing, neither to the
+    log joint nor to a score: N * mean over rows is the sum over all labels that count.
+
     Probabilities q `(batch, C)`, which are soft labels, smoothing by e and class weights v make it a pseudo-likelihood,
     with p_c the softmax of the outputs:
 
@@ -53,11 +58,22 @@ class Categorical(Likelihood):
     label_smoothing: float = setting(
         0.0, "share of each label that is spread evenly over all classes", within="[0, 1)", kw_only=True
     )
+    ignore_index: int | None = setting(None, "a target that does not count, such as -100 at padding", kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.class_weights, list):
+        if isinstance(self.class_weights, Iterable):
             object.__setattr__(self, "class_weights", tuple(self.class_weights))
         validate(self)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether there is a label that does not count."""
+        return self.ignore_index is not None
+
+    def shape_beside(self, targets: Tensor, output_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """As many labels of each row as the batch has, of sequences."""
+        sequences = len(output_shape) > 1 and targets.dim() == len(output_shape)
+        return (*targets.shape[1:], output_shape[-1]) if sequences else output_shape
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Labels of any number type, whole and in range; or probabilities, of which one-hot ones become labels."""
@@ -74,19 +90,35 @@ class Categorical(Likelihood):
             )
         if tuple(targets.shape[1:]) == tuple(output_shape):
             return _as_shares(targets)
-        return as_labels(targets, output_shape[:-1], num_classes, "the network has that many outputs")
+        because = "the network has that many outputs"
+        return as_labels(targets, output_shape[:-1], num_classes, because, self.ignore_index)
 
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse a single class."""
-        if not targets.is_floating_point():
-            refuse_constant(targets, "two classes")
+        if targets.is_floating_point():
+            return
+        counted = targets if self.ignore_index is None else targets[targets != self.ignore_index]
+        if not counted.numel():
+            raise DataError(f"training needs labels that count, but all are ignore_index={self.ignore_index}")
+        refuse_constant(counted, "two classes")
 
     def log_prob(self, outputs: Tensor, targets: Tensor, leaves: Leaves) -> Tensor:
         """Log softmax at the labels, or its mean over the shares of the classes."""
+        soft = targets.is_floating_point()
+        needed = outputs.shape if soft else outputs.shape[:-1]
+        if targets.shape != needed:
+            raise DataError(
+                f"the network gives outputs {tuple(outputs.shape)}, which ask for targets {tuple(needed)}; "
+                f"they are {tuple(targets.shape)}"
+            )
+        left_out = None if soft or self.ignore_index is None else targets == self.ignore_index
+        labels = targets if left_out is None else targets.masked_fill(left_out, 0)
         logs = F.log_softmax(outputs, dim=-1)
-        if not (self.class_weights or self.label_smoothing or targets.is_floating_point()):
-            return per_row(logs.gather(-1, targets.unsqueeze(-1)).squeeze(-1))
-        return per_row((self._shares(targets, logs) * logs).sum(-1))
+        if soft or self.class_weights or self.label_smoothing:
+            found = (self._shares(labels, logs) * logs).sum(-1)
+        else:
+            found = logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return per_row(found if left_out is None else found.masked_fill(left_out, 0))
 
     def _shares(self, targets: Tensor, logs: Tensor) -> Tensor:
         """What the log probability of each class counts for."""
@@ -98,7 +130,7 @@ class Categorical(Likelihood):
 
     def predictive(self, outputs: Tensor, leaves: Leaves, weights: Tensor) -> Predictive:
         """Class probabilities."""
-        return ClassPredictive(weights, _log_softmax(outputs))
+        return ClassPredictive(weights, _log_softmax(outputs), self.ignore_index)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import available_memory
 from bayesemble.core.offload import MEMORY, Allocator, Disk
-from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Inputs, Leaves, map_tensors
 from bayesemble.task.adapters.frozen_calls import FrozenCalls, Prepared, close, features_of, find_calls
 from bayesemble.task.adapters.leaves import in_common, stands_still
@@ -133,7 +132,6 @@ def with_features(
     source: BatchSource, held_out: BatchSource | None, features: FrozenFeatures | None, cache: Cache
 ) -> tuple[Any, Any]:
     """Sources of batches with what frozen parts give for them, kept for all epochs if that was asked for."""
-    require(isinstance(cache, bool | str | Path), f"cache is True, False or a folder, got {cache!r}")
     if cache is False:
         return source if features is None else FeatureSource(source, features), held_out
     if features is None:

@@ -14,7 +14,7 @@ _LOADING = """```python
 import torch
 from peft import PeftModel
 
-members = [PeftModel.from_pretrained(make_base(), f"{folder}/member-{i:03d}").eval() for i in range({count})]
+members = [PeftModel.from_pretrained(make_base(), f"{folder}/member-{i:03d}").train(False) for i in range({count})]
 probs = torch.stack([member(x).softmax(-1) for member in members]).mean(0)  # outputs that are logits of classes
 ```"""
 

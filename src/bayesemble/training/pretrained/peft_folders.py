@@ -21,7 +21,8 @@ from bayesemble.core.types import Leaves
 from bayesemble.task.adapters.adapt import Adaptation, adaptation_of
 from bayesemble.task.adapters.lora import FACTORS
 from bayesemble.task.adapters.peft_models import configurations
-from bayesemble.task.task import BoundTask, network_leaves
+from bayesemble.task.running import network_leaves
+from bayesemble.task.task import BoundTask
 from bayesemble.training.run_folders.tensor_files import write_tensors
 
 _PREFIX = "base_model.model."

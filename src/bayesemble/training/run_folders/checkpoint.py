@@ -53,7 +53,7 @@ KEEP = 2
 _NAME = re.compile(r"checkpoint-([0-9]+)")
 _HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-([0-9]+@[A-Za-z0-9._-]*)")
 _VANISHING = 100  # times that a checkpoint may be replaced while it is read
-_TOLD = "told/"
+_TOLD, _CENTERS = "told/", "centers/"
 
 Row = dict[str, Any]
 _Expected = dict[str, tuple[int, str]]  # size and sha256 by the name of a file
@@ -69,6 +69,8 @@ class Checkpoint:
     best: State | None = None
     told: dict[str, Tensor] = field(default_factory=dict)
     """What the steps of an epoch that is under way told, `(step, member)`."""
+    centers: dict[str, Tensor] = field(default_factory=dict)
+    """The weights that the prior stands around, if it does."""
 
     @property
     def kept(self) -> Checkpoint:
@@ -192,7 +194,8 @@ def _read(newest: Path, mapped: bool) -> Checkpoint:
     state = _unflatten(tensors, "state", frozenset(shared), path)
     best = _unflatten(tensors, "best", frozenset(shared), path) if "best/weights" in tensors else None
     told = {key.removeprefix(_TOLD): tensor for key, tensor in tensors.items() if key.startswith(_TOLD)}
-    return Checkpoint(run, state, history, best, told)
+    centers = {key.removeprefix(_CENTERS): tensor for key, tensor in tensors.items() if key.startswith(_CENTERS)}
+    return Checkpoint(run, state, history, best, told, centers)
 
 
 def _read_run(folder: Path, expected: _Expected) -> dict[str, Any]:
@@ -207,7 +210,8 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     elsewhere = frozenset((run.get("backbone") or {}).get("leaves", ()))
     best = {} if checkpoint.best is None else _flatten(checkpoint.best, "best", elsewhere)
     told = {_TOLD + name: values.detach().cpu().contiguous() for name, values in checkpoint.told.items()}
-    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state", elsewhere) | best | told)
+    centers = {_CENTERS + name: leaf.detach().cpu().contiguous() for name, leaf in checkpoint.centers.items()}
+    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state", elsewhere) | best | told | centers)
     files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
     (folder / MANIFEST).write_text(sealed_json({"format": 1, "files": files}), encoding="utf-8")
 
@@ -260,7 +264,7 @@ def _check(path: Path, digest: str, expected: _Expected) -> None:
         raise CheckpointError(f"{path} is damaged: its contents are not those that were written")
 
 
-def _flatten(state: State, prefix: str, elsewhere: frozenset[str]) -> dict[str, Tensor]:
+def _flatten(state: State, prefix: str, elsewhere: frozenset[str] = frozenset()) -> dict[str, Tensor]:
     """All tensors but the buffers that are kept elsewhere: see `backbone.py`."""
     buffers = {name: leaf for name, leaf in state.members.buffers.items() if name not in elsewhere}
     groups = {"params": state.members.params, "buffers": buffers}

@@ -7,6 +7,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
 
 from bayesemble.core.settings import setting, validate
+from bayesemble.task.running import PRECISIONS
 
 
 @dataclass(frozen=True)
@@ -14,8 +15,14 @@ class Standing:
     """How far training has come, and what the best epoch so far was."""
 
     epoch: int = setting(MISSING, "epochs that are done", least=0)
-    epochs: int = setting(MISSING, "epochs that were asked for", least=1)
+    epochs: int = setting(MISSING, "epochs that were asked for", least=0)
     batch_size: int | None = setting(MISSING, "rows of each step; None takes all", least=1)
+    max_batch: int | None = setting(
+        None, "rows that go through a member at a time; None takes those of a step", least=1
+    )
+    precision: str | None = setting(
+        None, "the number type that steps compute in; None is the network's", choices=PRECISIONS
+    )
     best_loss: float = math.inf
     best_epoch: int = setting(0, "the epoch with that loss", least=0)
     stopped: bool = setting(False, "whether training ended before its last epoch")

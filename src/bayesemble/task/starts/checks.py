@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, TrainingError
 from bayesemble.core.members import Members
-from bayesemble.core.types import Batch, Leaves
+from bayesemble.core.types import Batch, Leaves, tensors_of
 from bayesemble.task.networks import new_module
 from bayesemble.task.task import BoundTask
 
@@ -63,7 +63,7 @@ def _low_loss(task: BoundTask, batch: Batch) -> str | None:
 
 @torch.no_grad()
 def _loss(task: BoundTask, batch: Batch, params: Leaves, buffers: Leaves) -> Tensor:
-    device = batch.targets.device
+    device = tensors_of(batch.targets)[0].device
     params, buffers = ({name: leaf.to(device) for name, leaf in leaves.items()} for leaves in (params, buffers))
     outputs = task.forward(params, buffers, batch.inputs_of(0))
     return -task.log_likelihood(outputs, batch.targets_of(0), params).double()
@@ -83,8 +83,9 @@ class Clones:
                 numbers = ", ".join(map(str, group[:5])) + (", ..." if len(group) > 5 else "")
                 raise TrainingError(
                     f"members {numbers} began with equal weights and are equal after a step, so they would stay one "
-                    "network; begin apart by Task(..., jitter=0.1) or other weights for each, give them other "
-                    "data by bootstrap=True or be.PerMember, or draw around one network by a method such as be.Laplace"
+                    'network; begin apart by Task(..., jitter=0.1), fresh="head.*" or other weights for each, give '
+                    "them other batches by own_order=True, bootstrap=True or be.PerMember, or draw around one network "
+                    "by a method such as be.Laplace"
                 )
 
 

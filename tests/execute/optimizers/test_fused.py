@@ -2,19 +2,40 @@ import pytest
 import torch
 
 from bayesemble.core.errors import SettingError
-from bayesemble.execute.optimizers import Optimizer, clip_per_member, member_norms
+from bayesemble.execute.optimizers.fused import Optimizer, clip_per_member, member_norms
+from bayesemble.execute.optimizers.rates import parts
 
 MEMBERS = 3
 SHAPES = {"weight": (4, 3), "bias": (4,), "kernel": (2, 3, 2, 2), "scale": ()}
 
+
+class Lion(torch.optim.Optimizer):
+    """As its paper has it, one tensor after the other."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        group = self.param_groups[0]
+        for p in group["params"]:
+            m = self.state[p].get("m", torch.zeros_like(p))
+            one, two = group["betas"]
+            p -= group["lr"] * (torch.sign(one * m + (1 - one) * p.grad) + group["weight_decay"] * p)
+            self.state[p]["m"] = two * m + (1 - two) * p.grad
+
+
 CASES = [
     (Optimizer("adam", 0.9, 0.0), lambda p, lr: torch.optim.Adam(p, lr)),
     (Optimizer("adam", 0.5, 0.0), lambda p, lr: torch.optim.Adam(p, lr, betas=(0.5, 0.999))),
+    (Optimizer("adam", 0.9, 0.0, beta2=0.8), lambda p, lr: torch.optim.Adam(p, lr, betas=(0.9, 0.8))),
     (Optimizer("adam", 0.9, 0.1), lambda p, lr: torch.optim.Adam(p, lr, weight_decay=0.1)),
     (Optimizer("adamw", 0.9, 0.1), lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.1)),
     (Optimizer("sgd", 0.0, 0.0), lambda p, lr: torch.optim.SGD(p, lr)),
     (Optimizer("sgd", 0.9, 0.0), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)),
     (Optimizer("sgd", 0.9, 0.1), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9, weight_decay=0.1)),
+    (Optimizer("lion", 0.9, 0.0), Lion),
+    (Optimizer("lion", 0.8, 0.1, beta2=0.7), lambda p, lr: Lion(p, lr, (0.8, 0.7), 0.1)),
 ]
 over_optimizers = pytest.mark.parametrize(("optimizer", "of_torch"), CASES, ids=[str(c[0]) for c in CASES])
 
@@ -51,6 +72,20 @@ def test_the_stacked_update_is_torch_optim_on_each_member_by_itself(optimizer, o
     for member in range(MEMBERS):
         for name, leaf in run_torch(of_torch, params, steps, rates, member).items():
             torch.testing.assert_close(moved[name][member], leaf.detach(), rtol=1e-12, atol=1e-12)
+
+
+@over_optimizers
+def test_rates_of_members_and_leaves_are_those_of_separate_optimisers(optimizer, of_torch, generator):
+    params, steps = random_leaves(generator), [random_leaves(generator) for _ in range(4)]
+    moved, slots = {name: leaf.clone() for name, leaf in params.items()}, optimizer.init(params)
+    rates, factors = (0.1, 0.01, 0.05), dict.fromkeys(SHAPES, 1.0) | {"bias": 0.5}
+    for gradients in steps:
+        optimizer.update(moved, gradients, slots, parts(params, rates, factors))
+    for member in range(MEMBERS):
+        for name in SHAPES:
+            rate = rates[member] * factors[name]
+            alone = run_torch(of_torch, {name: params[name]}, steps, [rate] * 4, member)[name]
+            torch.testing.assert_close(moved[name][member], alone.detach(), rtol=1e-12, atol=1e-12)
 
 
 @over_optimizers
@@ -125,6 +160,7 @@ def test_slots_hold_only_what_the_optimizer_needs(generator):
     params = random_leaves(generator)
     assert Optimizer("sgd", 0.0, 0.0).init(params) == {}
     assert set(Optimizer("sgd", 0.9, 0.0).init(params)) == {"momentum"}
+    assert set(Optimizer("lion", 0.0, 0.0).init(params)) == {"momentum"}
     slots = Optimizer("adam", 0.9, 0.0).init(params)
     assert set(slots) == {"first_moment", "second_moment", "steps"}
     assert all(not leaf.any() for kept in slots.values() for leaf in kept.values())
@@ -207,7 +243,7 @@ def test_clipping_does_nothing_where_all_leaves_are_shared():
 @pytest.mark.parametrize(
     ("name", "momentum", "weight_decay", "message"),
     [
-        ("lbfgs", 0.0, 0.0, "name is 'adam', 'adamw' or 'sgd', got 'lbfgs'"),
+        ("lbfgs", 0.0, 0.0, "name is 'adam', 'adamw', 'sgd' or 'lion', got 'lbfgs'"),
         ("sgd", 1.0, 0.0, r"momentum is a number in \[0, 1\), got 1\.0"),
         ("sgd", -0.1, 0.0, r"momentum is a number in \[0, 1\), got -0\.1"),
         ("adamw", 0.0, -1.0, r"weight_decay is a number from 0, got -1\.0"),

@@ -11,7 +11,7 @@ import bayesemble as be
 from bayesemble.core.errors import ModelError, SettingError, TrainingError
 from bayesemble.core.members import Members
 from bayesemble.core.seeds import scoped
-from bayesemble.task.starts import Clones, equal_members
+from bayesemble.task.starts.checks import Clones, equal_members
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
 

@@ -1,0 +1,1 @@
+"""What was made elsewhere: networks that are trained already, and data that come as mappings."""
