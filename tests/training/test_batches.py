@@ -346,7 +346,7 @@ def test_a_loader_cannot_be_bootstrapped():
 
 @pytest.mark.parametrize("wrap", [lambda stream: stream, DataLoader], ids=["alone", "in a loader"])
 def test_a_stream_is_refused(wrap):
-    with pytest.raises(DataError, match="a stream of unknown order cannot be trained on repeatably"):
+    with pytest.raises(DataError, match="a stream does not say how many rows there are"):
         as_source(wrap(Stream()), FLOAT)
 
 

@@ -349,7 +349,7 @@ def test_a_stream_is_refused():
         def __iter__(self):
             return iter(zip(X, Y, strict=True))
 
-    with pytest.raises(be.DataError, match="a stream of unknown order cannot be trained on repeatably"):
+    with pytest.raises(be.DataError, match="a stream does not say how many rows there are"):
         quick_fit(TASK, DataLoader(Stream(), batch_size=16))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from bayesemble import __version__
 from bayesemble.core import settings
@@ -22,7 +21,7 @@ from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Inputs, Leaves, WeightedTargets, tensors_of
+from bayesemble.core.types import Leaves, WeightedTargets, tensors_of
 from bayesemble.execute.choose import AS_ASKED_FOR, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers.of_torch import OfTorch
@@ -42,7 +41,7 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
-from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined
+from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, split_rows
 from bayesemble.training.incoming.mappings import inputs_of
 from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.predictor import LastPredictor, Predictor
@@ -143,8 +142,8 @@ class Ensemble:
         """Predict rows in batches.
 
         Args:
-            inputs: Arrays or tensors, rows first; a tuple or mapping of them; `PerMember(inputs)`; or a `DataLoader` or
-                data set of such, whose targets, if it has any, are left aside.
+            inputs: Arrays or tensors, rows first; a tuple or mapping of them; `PerMember(inputs)`; a `DataLoader`, data
+                set, stream or iterator of such batches, whose targets, if it has any, are left aside.
             num_draws: How many networks to draw; None lets the method say, which may need none.
             batch_size: Rows at a time; None takes as many as suit the network.
             keep_members: If False, forget the members' own outputs batch by batch: for very large data.
@@ -152,9 +151,8 @@ class Ensemble:
         """
         require(batch_size is None or batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
         if is_loaded(inputs):
-            predict = self.predictor(num_draws, seed)
-            batches = batches_of_inputs(inputs, self.task, batch_size, predict.rows_at_a_time)
-            return joined([predict(part, number=n, reduced=not keep_members) for n, part in enumerate(batches)])
+            options: dict[str, Any] = {"batch_size": batch_size, "keep_members": keep_members, "seed": seed}
+            return joined(list(self.predict_iter(inputs, num_draws=num_draws, **options)))
         per_member = isinstance(inputs, PerMember)
         rows = inputs.inputs if isinstance(inputs, PerMember) else inputs
         rows = inputs_of(rows, self.task.targets) if isinstance(rows, Mapping) else rows
@@ -167,7 +165,7 @@ class Ensemble:
         num_rows = tensors_of(tensors)[0].shape[axis]
         if batch_size is None and num_rows > FEWEST_ROWS:
             batch_size = predict.rows_at_a_time
-        parts = _split_rows(tensors, batch_size, axis)
+        parts = split_rows(tensors, batch_size, axis)
         found = (
             predict(part, per_member=per_member, number=number, reduced=not keep_members)
             for number, part in enumerate(parts)
@@ -175,6 +173,21 @@ class Ensemble:
         whole = next(found) if len(parts) == 1 else Predictive.gather(found, num_rows)
         self._last_predictor.forget_if_large()
         return whole
+
+    def predict_iter(
+        self,
+        inputs: Any,
+        *,
+        num_draws: int | None = None,
+        batch_size: int | None = None,
+        keep_members: bool = True,
+        seed: int = 0,
+    ) -> Iterator[Predictive]:
+        """Predict rows as they come, a prediction for each batch: see `predict`; a stream need not end."""
+        predict = self.predictor(num_draws, seed)
+        for number, part in enumerate(batches_of_inputs(inputs, self.task, batch_size, predict.rows_at_a_time)):
+            yield predict(part, number=number, reduced=not keep_members)
+        self._last_predictor.forget_if_large()
 
     def predictions(
         self, data: Any, *, batch_size: int | None = None, seed: int = 0
@@ -384,14 +397,3 @@ def restore(
     if probe is not None:
         probe.check(task, found.kept.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
-
-
-def _split_rows(inputs: Inputs, batch_size: int | None, axis: int) -> list[Inputs]:
-    """Views of `batch_size` rows each, of nested inputs; None is all rows."""
-    if batch_size is None:
-        return [inputs]
-    if isinstance(inputs, Tensor):
-        return list(inputs.split(batch_size, dim=axis))
-    leaves, structure = pytree.tree_flatten(inputs)
-    pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
-    return [pytree.tree_unflatten(piece, structure) for piece in pieces]

@@ -66,8 +66,8 @@ def fit(
     Args:
         task: What is inferred.
         method: How members are placed.
-        data: `(x, y)` arrays or tensors, a `Dataset`, a `DataLoader`, or `PerMember(x, y)`. Inputs may be tuples
-            or mappings of tensors. `(x, y, w)` has a weight for each row, a number from 0: the log joint is then
+        data: `(x, y)` arrays or tensors, a `Dataset`, a `DataLoader`, `Stream(...)` or `PerMember(x, y)`. Inputs may be
+            tuples or mappings of tensors. `(x, y, w)` has a weight for each row, a number from 0: the log joint is then
             that of rows repeated w times, with N the sum of the weights. With `Task(..., targets="labels")`, a mapping
             of columns, a loader of mappings such as tokenizers give, or a `datasets.Dataset`.
         epochs: Passes over the data. 0 trains nothing: the method completes given weights, as `Laplace` and `MCDropout`

@@ -24,11 +24,12 @@ from bayesemble.methods.size import check_memory
 from bayesemble.task.starts.center import check_same_center, on_device
 from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training.batches import BatchSource, LoaderSource, as_source
+from bayesemble.training.batches import BatchSource, as_source
 from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble, restore
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
+from bayesemble.training.incoming.loaders import LoaderSource
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints

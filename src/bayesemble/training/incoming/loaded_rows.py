@@ -1,38 +1,71 @@
-"""Rows to predict that come from a loader or a data set, batch by batch, with or without targets beside them."""
+"""Rows to predict, batch by batch: of arrays, a data set, a loader or a stream, with or without targets beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, Dataset, SequentialSampler
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from bayesemble.core.arrays import as_inputs, check_rows
 from bayesemble.core.errors import DataError
 from bayesemble.core.types import Inputs
 from bayesemble.predictive import Predictive
 from bayesemble.task.task import BoundTask
-from bayesemble.training.batches import LoaderSource, items_of, loader_of
-from bayesemble.training.incoming.mappings import has_rows, inputs_of
+from bayesemble.training.incoming.loaders import LoaderSource, items_of, loader_of
+from bayesemble.training.incoming.mappings import has_rows, inputs_of, stack_rows
+from bayesemble.training.incoming.streams import Stream, StreamSource, is_stream
 
 
 def is_loaded(data: Any) -> bool:
     """Whether rows have to be fetched."""
-    return isinstance(data, DataLoader | Dataset) or has_rows(data)
+    return isinstance(data, DataLoader | Dataset | Stream | Iterator) or has_rows(data)
 
 
 def batches_of_inputs(data: Any, task: BoundTask, batch_size: int | None, usual: int) -> Iterator[Inputs]:
-    """Inputs in the order of the rows, a batch at a time: `usual` rows of a data set, unless told otherwise."""
-    loader = data if isinstance(data, DataLoader) else loader_of(data, batch_size or usual, shuffle=False)
-    if loader is data:
-        _refuse_other_orders(loader)
-        LoaderSource(loader, task.dtype).steps(batch_size)  # refuses batches of another size
-    for item in items_of(loader, 0):
+    """Inputs in the order of the rows, a batch at a time: `usual` rows, unless told otherwise."""
+    if not is_loaded(data):
+        inputs = as_inputs(inputs_of(data, task.targets) if isinstance(data, Mapping) else data, task.dtype)
+        check_rows(inputs, None)
+        yield from split_rows(inputs, batch_size or usual)
+        return
+    for item in items_of(_loader(data, task, batch_size, usual), 0):
         pair = isinstance(item, list | tuple) and len(item) == 2
         given = inputs_of(item, task.targets) if isinstance(item, Mapping) else item[0] if pair else item
         inputs = as_inputs(given, task.dtype)
         check_rows(inputs, None)
         yield inputs
+
+
+def _loader(data: Any, task: BoundTask, batch_size: int | None, usual: int) -> Iterable[Any]:
+    """What yields batches."""
+    if isinstance(data, Stream | Iterator):
+        stream = data if isinstance(data, Stream) else Stream(data)
+        size = batch_size or (usual if isinstance(stream.batches, IterableDataset) else None)
+        return StreamSource.of(stream, size, task.dtype, task.targets, weighted=False).loader
+    if isinstance(data, IterableDataset):
+        return DataLoader(data, batch_size or usual, collate_fn=stack_rows)
+    if not isinstance(data, DataLoader):
+        return loader_of(data, batch_size or usual, shuffle=False)
+    if not is_stream(data):
+        _refuse_other_orders(data)
+        LoaderSource(data, task.dtype).steps(batch_size)  # refuses batches of another size
+    elif batch_size not in (None, data.batch_size):
+        raise DataError(f"the DataLoader has batches of {data.batch_size}, batch_size={batch_size} cannot be honoured")
+    return data
+
+
+def split_rows(inputs: Inputs, batch_size: int | None, axis: int = 0) -> list[Inputs]:
+    """Views of `batch_size` rows each, of nested inputs; None is all rows."""
+    if batch_size is None:
+        return [inputs]
+    if isinstance(inputs, Tensor):
+        return list(inputs.split(batch_size, dim=axis))
+    leaves, structure = pytree.tree_flatten(inputs)
+    pieces = zip(*(leaf.split(batch_size, dim=axis) for leaf in leaves), strict=True)
+    return [pytree.tree_unflatten(piece, structure) for piece in pieces]
 
 
 def _refuse_other_orders(loader: DataLoader[Any]) -> None:
@@ -52,6 +85,6 @@ def joined(parts: Sequence[Predictive]) -> Predictive:
         one, other = sorted(shapes)[:2]
         raise DataError(
             f"rows of some batches have outputs {one}, of others {other}, which make no one array; pad all rows to one "
-            "length, or go batch by batch through `ensemble.predictions(data)`"
+            "length, or go batch by batch through `ensemble.predict_iter(data)`"
         )
     return type(parts[0]).concat(list(parts))
