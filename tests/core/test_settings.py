@@ -13,6 +13,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import allowed, setting, validate
 from bayesemble.execute.schedules import Cosine, Schedule, Step, Warmup
 from bayesemble.task.likelihoods import Gaussian, Likelihood
+from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import LaplacePrior, NormalPrior, Prior
 
 
@@ -204,7 +205,8 @@ def test_nested_settings_come_back_from_json_equal(value):
 @pytest.mark.parametrize(
     "value",
     [
-        *[cls() for kind in (Likelihood, Prior, Schedule) for cls in concrete(kind)],
+        *[cls() for kind in (Likelihood, Prior, Schedule) for cls in concrete(kind) if cls is not PosteriorPrior],
+        PosteriorPrior.of({"w": torch.ones(2)}, {"w": torch.full((2,), 0.5)}),
         Gaussian("learned"),
         Gaussian(0.3),
         NormalPrior({"head.*": 0.1, "*": 1.0}, scaling="fan_in"),

@@ -285,7 +285,8 @@ BAD_DATA = {
         be.PerMember(X.reshape(3, 16, 4), Y[:32].reshape(2, 16)),
         "same number of members, got inputs 3, targets 2",
     ),
-    "two-column labels": ((X, torch.stack([Y, Y], 1)), r"targets of shape \(48, 2\) do not fit"),
+    "two-column labels": ((X, torch.stack([Y, Y], 1)), "a label, or probabilities of the classes .* sum to 1"),
+    "three-column labels": ((X, torch.stack([Y, Y, Y], 1)), r"targets of shape \(48, 3\) do not fit"),
 }
 
 

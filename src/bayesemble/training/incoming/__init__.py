@@ -1,1 +1,1 @@
-"""What was made elsewhere: networks that are trained already, and data that come as mappings, from loaders or as streams."""
+"""What was made elsewhere: trained networks, and data that come as mappings, from loaders or as streams."""
