@@ -212,9 +212,9 @@ def test_a_resumed_run_equals_an_undisturbed_one_bit_for_bit(tmp_path, interrupt
 def test_more_epochs_go_on_with_the_chains(tmp_path):
     settings = {"task": line_task(), "data": line_data(), "method": be.HMC(num_members=3, step_size=0.1)}
     settings |= {"batch_size": None, "checkpoint": tmp_path}
-    quick_fit(**settings, epochs=20)
-    longer = quick_fit(**settings, epochs=60, resume=True)
-    assert longer.draw().num_members == 3 * 30
+    quick_fit(**settings, epochs=10)
+    longer = quick_fit(**settings, epochs=30, resume=True)
+    assert longer.draw().num_members == 3 * 15
     assert be.convergence(longer, line_data()[0])["rhat"] < 1.5
 
 
