@@ -14,11 +14,11 @@ from bayesemble.training.run_folders.checkpoint import Row
 class OptunaPruning(Callback):
     """Report a figure of every epoch to an Optuna trial, and raise `optuna.TrialPruned` if its pruner says so.
 
-    def objective(trial):
-        method = be.DeepEnsemble(learning_rate=trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True))
-        pruning = be.callbacks.OptunaPruning(trial)
-        ensemble = be.fit(task, method, data, epochs=20, validation=held_out, callbacks=[pruning])
-        return ensemble.history[-1]["validation_loss"]
+        def objective(trial):
+            method = be.DeepEnsemble(learning_rate=trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True))
+            pruning = be.callbacks.OptunaPruning(trial)
+            ensemble = be.fit(task, method, data, epochs=20, validation=held_out, callbacks=[pruning])
+            return ensemble.history[-1]["validation_loss"]
     """
 
     def __init__(self, trial: Any, figure: str = "validation_loss") -> None:
