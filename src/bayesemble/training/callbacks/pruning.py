@@ -14,6 +14,8 @@ from bayesemble.training.run_folders.checkpoint import Row
 class OptunaPruning(Callback):
     """Report a figure of every epoch to an Optuna trial, and raise `optuna.TrialPruned` if its pruner says so.
 
+    What Optuna minimises takes the trial:
+
         def objective(trial):
             method = be.DeepEnsemble(learning_rate=trial.suggest_float("learning_rate", 1e-4, 1e-1, log=True))
             pruning = be.callbacks.OptunaPruning(trial)
