@@ -1,8 +1,10 @@
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+import bayesemble as be
 from bayesemble.core.errors import DataError, ModelError
 from bayesemble.task.first_look import Seen, look
 
@@ -41,3 +43,22 @@ def test_a_network_that_changes_its_rows_is_refused():
     with pytest.raises(ModelError, match="it changes its inputs in place"):
         look("it", ROWS, lambda rows, training: rows.mul_(2))
     assert torch.equal(ROWS, torch.ones(4, 3))
+
+
+def test_a_network_that_ends_in_a_softmax_is_warned_of_where_logits_are_wanted():
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    make = lambda: nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1))  # noqa: E731
+    with pytest.warns(UserWarning, match="seems to end in a softmax, but Categorical takes logits"):
+        be.Task(make, be.Categorical()).bind(5, x)
+    be.Task(make, be.Gaussian(0.1)).bind(5, x)  # shares of a whole may be what is predicted
+    be.Task(lambda: nn.Linear(4, 3), be.Categorical()).bind(5, x)
+
+
+def test_classes_on_axis_1_are_recognised():
+    x = torch.randn(4, 3, 6, 5, generator=torch.Generator().manual_seed(0))
+    labels = torch.zeros(4, 6, 5, dtype=torch.long)
+    bound = be.Task(lambda: nn.Conv2d(3, 2, 1), be.Categorical()).bind(4, x)
+    with pytest.raises(DataError, match=r"the classes stand on axis 1 there.*output=lambda out: out.movedim\(1, -1\)"):
+        bound.likelihood.check_targets(labels, bound.output_shape)
+    bound = be.Task(lambda: nn.Conv2d(3, 2, 1), be.Categorical(), output=lambda out: out.movedim(1, -1)).bind(4, x)
+    assert bound.likelihood.check_targets(labels, bound.output_shape).shape == (4, 6, 5)

@@ -1,5 +1,6 @@
 """A first look at a network: it runs on a few rows, as in prediction and as in training."""
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,7 +10,10 @@ from torch import Tensor
 from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, DataError, ModelError
 from bayesemble.core.types import Inputs, map_tensors, tensors_of
+from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.recomputation import Watch
+
+_ROUNDING = 1e-4
 
 
 class Seen(NamedTuple):
@@ -21,6 +25,8 @@ class Seen(NamedTuple):
     """Whether training draws random numbers inside the network, as dropout does."""
     recomputes: bool
     """Whether the network runs parts of itself again in the backward pass, as activation checkpointing does."""
+    probabilities: bool = False
+    """Whether outputs are probabilities already: none is negative, and those of a row sum to 1."""
 
 
 def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Seen:
@@ -50,7 +56,22 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
     count = shapes[0][0]
     if outputs.dim() == 0 or outputs.shape[0] != count:
         raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}")
-    return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes)
+    return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes, _are_probabilities(outputs))
+
+
+def _are_probabilities(outputs: Tensor) -> bool:
+    several = outputs.dim() > 1 and outputs.shape[-1] > 1 and outputs.is_floating_point()
+    return several and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < _ROUNDING).all())
+
+
+def warn_of_probabilities(seen: Seen, name: str, likelihood: Likelihood) -> None:
+    """Warn of a network that ends in a softmax where the likelihood takes another one."""
+    if seen.probabilities and likelihood.takes_logits:
+        warnings.warn(
+            f"{name} gives numbers from 0 that sum to 1 for each row, so it seems to end in a softmax, but "
+            f"{type(likelihood).__name__} takes logits and has a softmax of its own; leave the last softmax out",
+            stacklevel=5,
+        )
 
 
 def together(found: list[Seen], names: list[str]) -> Seen:
@@ -62,4 +83,5 @@ def together(found: list[Seen], names: list[str]) -> Seen:
                 f"all architectures must give outputs of the same shape; for each row {names[0]} gives {shape}, {name} "
                 f"gives {other.output_shape}"
             )
-    return Seen(shape, any(one.stochastic for one in found), any(one.recomputes for one in found))
+    stochastic, recomputes = any(one.stochastic for one in found), any(one.recomputes for one in found)
+    return Seen(shape, stochastic, recomputes, any(one.probabilities for one in found))

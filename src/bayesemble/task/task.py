@@ -19,7 +19,7 @@ from bayesemble.core.types import Inputs, Leaves, Targets, in_parts
 from bayesemble.predictive import Predictive
 from bayesemble.task.adapters.leaves import in_common, leaves_of, stands_still
 from bayesemble.task.adapters.still import hold_still
-from bayesemble.task.first_look import Seen, look, together
+from bayesemble.task.first_look import Seen, look, together, warn_of_probabilities
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
 from bayesemble.task.networks import ModelSource, called, check_factory, check_trainable, checked_source, new_module
@@ -170,6 +170,7 @@ class Task:
         """
         numbers = range(self.num_architectures)
         seen = together([self._look(index, inputs) for index in numbers], [called(self.module, i) for i in numbers])
+        warn_of_probabilities(seen, called(self.module, 0), self.likelihood)
         counted = num_rows if weight is None else weight
         return self._bound(counted if self.num_data is None else self.num_data, num_rows, seen, inputs)
 

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -15,6 +16,9 @@ class Likelihood(ABC):
 
     One of your own is a frozen dataclass with `check_targets`, `log_prob` and `predictive`; the rest has defaults.
     """
+
+    takes_logits: ClassVar[bool] = False
+    """Whether a softmax is taken of the outputs, so that a network must not end in one."""
 
     def leaves(self, output_shape: tuple[int, ...]) -> Leaves:
         """Parameters of the likelihood itself that are learned with the network, of one member."""

@@ -59,6 +59,7 @@ class Categorical(Likelihood):
         0.0, "share of each label that is spread evenly over all classes", within="[0, 1)", kw_only=True
     )
     ignore_index: int | None = setting(None, "a target that does not count, such as -100 at padding", kw_only=True)
+    takes_logits = True
 
     def __post_init__(self) -> None:
         if isinstance(self.class_weights, Iterable):
@@ -90,8 +91,18 @@ class Categorical(Likelihood):
             )
         if tuple(targets.shape[1:]) == tuple(output_shape):
             return _as_shares(targets)
+        self._refuse_classes_first(targets, output_shape)
         because = "the network has that many outputs"
         return as_labels(targets, output_shape[:-1], num_classes, because, self.ignore_index)
+
+    def _refuse_classes_first(self, targets: Tensor, output_shape: tuple[int, ...]) -> None:
+        """Say how to bring the classes of pixels, which torch's own losses have on axis 1, to the last axis."""
+        own = tuple(targets.shape[1:])
+        if len(output_shape) > 1 and own == tuple(output_shape[1:]) and own != tuple(output_shape[:-1]):
+            raise DataError(
+                f"targets {tuple(targets.shape)} beside outputs {(len(targets), *output_shape)}: the classes stand on "
+                "axis 1 there, and are wanted on the last; give Task(..., output=lambda out: out.movedim(1, -1))"
+            )
 
     def check_training_targets(self, targets: Tensor) -> None:
         """Refuse a single class."""
