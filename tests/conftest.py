@@ -1,6 +1,5 @@
 """Set before torch is imported: one thread per process, and threads that wait without spinning."""
 
-import gc
 import itertools
 import os
 
@@ -21,13 +20,6 @@ REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(ProcessorTime())
-
-
-def pytest_collection_finish() -> None:
-    """Thousands of tests that stay in memory need not be looked through for garbage again and again."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 @pytest.fixture(scope="session", autouse=True)
