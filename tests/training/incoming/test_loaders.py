@@ -21,7 +21,6 @@ def test_what_a_loader_draws_derives_from_the_seed_alone():
     def order(seed: int) -> list[float]:
         return [float(x[0, 0]) for x, _ in items_of(loader_of(rows, 1, shuffle=True), seed)]
 
-    torch.rand(3, generator=torch.Generator())
     assert order(1) == order(1) != order(2)
     assert sorted(order(1)) == sorted(order(2)) == sorted(float(x[0]) for x, _ in rows)
 

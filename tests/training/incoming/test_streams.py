@@ -139,9 +139,7 @@ def test_predictions_come_as_the_rows_do():
     ensemble = quick_fit(task(), (X, Y), be.DeepEnsemble(num_members=2))
     whole = ensemble.predict(X)
     for rows in (Rows(), DataLoader(Rows(), batch_size=8), iter(FIVE), be.Stream(FIVE), X, DataLoader(X, batch_size=8)):
-        size = (
-            {} if isinstance(rows, DataLoader | be.Stream) or not isinstance(rows, Rows | Tensor) else {"batch_size": 8}
-        )
+        size = {"batch_size": 8} if isinstance(rows, Rows | Tensor) else {}  # the others have batches of their own
         parts = list(ensemble.predict_iter(rows, **size))
         assert [part.num_rows for part in parts] == [8] * 5
         torch.testing.assert_close(torch.cat([part.probs for part in parts]), whole.probs)
