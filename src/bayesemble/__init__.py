@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     from bayesemble.training.callbacks.base import Callback as Callback
     from bayesemble.training.ensemble import Ensemble as Ensemble
     from bayesemble.training.ensemble import evaluate as evaluate
-    from bayesemble.training.ensemble import load as load
     from bayesemble.training.fit import fit as fit
     from bayesemble.training.incoming.streams import Stream as Stream
     from bayesemble.training.pretrained.widening import tfb as tfb
+    from bayesemble.training.run_folders.loading import load as load
     from bayesemble.training.side_by_side import fit_side_by_side as fit_side_by_side
 
     # methods: begin (written by make registry)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,28 +16,22 @@ from bayesemble import __version__
 from bayesemble.core import settings
 from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
 from bayesemble.core.errors import DataError
-from bayesemble.core.files import understood
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves, WeightedTargets, tensors_of
 from bayesemble.execute.choose import AS_ASKED_FOR, wished
 from bayesemble.execute.executor import Executor
-from bayesemble.execute.optimizers.of_torch import OfTorch
 from bayesemble.execute.rule import FEWEST_ROWS
-from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.methods.moments import prior_of
-from bayesemble.methods.repulsion.interacting import Space
-from bayesemble.methods.repulsion.kernels import Kernel, Linear
 from bayesemble.metrics.summary import Summary
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Likelihood
-from bayesemble.task.networks import ModelSource
 from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import Prior
-from bayesemble.task.task import BoundTask, Task
+from bayesemble.task.task import BoundTask
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, split_rows
@@ -47,14 +40,11 @@ from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.pretrained.saving import write_pretrained
 from bayesemble.training.run_folders import checkpoint as checkpoints
-from bayesemble.training.run_folders import recording
-from bayesemble.training.run_folders.backbone import describe_backbone, with_backbone
+from bayesemble.training.run_folders.backbone import describe_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
-from bayesemble.training.run_folders.probe import Probe, describe_network
+from bayesemble.training.run_folders.probe import describe_network
 from bayesemble.training.run_folders.recording import Recording
 from bayesemble.training.run_folders.run_lock import locked
-from bayesemble.training.run_folders.saved_members import check_members
-from bayesemble.training.run_folders.standing import Standing
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -343,57 +333,3 @@ class Ensemble:
 def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]:
     """Scores of an ensemble on data, and on the inputs of foreign data: see `Ensemble.evaluate`."""
     return ensemble.evaluate(data, ood)
-
-
-def load(
-    folder: str | Path,
-    model: ModelSource,
-    *,
-    output: str | Callable[[Any], Tensor] | None = None,
-    mapped: bool = False,
-) -> Ensemble:
-    """Bring back an ensemble from the folder of `Ensemble.save` or of `fit(checkpoint=...)`.
-
-    The ensemble owns its weights: whatever becomes of the folder, its predictions stay.
-
-    Args:
-        folder: The run folder.
-        model: The network or factory that was trained; only its code is used, which has to compute what it did then.
-        output: As for `Task`, needed again if it was a function.
-        mapped: Leave the weights in the file and bring in what is used, for ensembles that do not fit into memory. The
-            file must then stay as it is: if somebody overwrites it, predictions change without a word, and if somebody
-            cuts it short, the process dies.
-    """
-    found = restore(checkpoints.read(folder, mapped).kept, model, output, str(folder))
-    return replace(found, recording=recording.find(folder))
-
-
-def restore(
-    found: Checkpoint, model: ModelSource, output: str | Callable[[Any], Tensor] | None, folder: str
-) -> Ensemble:
-    """Make an ensemble of what a checkpoint holds, checking it against the network leaf by leaf."""
-    run = found.run
-    with understood(f"run.json in {folder}", "does not describe a run of this library"):
-        saved, probe = run["task"], Probe.from_json(run["network"])
-        prior = None if saved["prior"] is None else settings.parse(saved["prior"], Prior)
-        task = Task(
-            model,
-            settings.parse(saved["likelihood"], Likelihood),
-            prior if prior is None or not prior.lacks_center else prior.centred_on(found.centers),
-            temperature=saved["temperature"],
-            output=output if output is not None else saved["output"],
-            targets=saved.get("targets"),
-            train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
-        ).rebind(saved, None if probe is None else probe.rows)
-        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear, OfTorch))
-        executor = settings.parse(run["executor"], Executor)
-        seed, execution = int(run["seed"]), str(run["execution"])
-        Standing.from_json(run.get("progress"))
-        versions = {"bayesemble": (run["library"], __version__), "torch": (run["torch"], torch.__version__)}
-        found = with_backbone(found, task, folder)
-    check_members(found.state.members, task, folder)
-    if other := [f"{name} {there}, here is {here}" for name, (there, here) in versions.items() if there != here]:
-        warnings.warn(f"the run was made with {' and '.join(other)}: bits may differ", stacklevel=3)
-    if probe is not None:
-        probe.check(task, found.kept.state.members, folder)
-    return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)

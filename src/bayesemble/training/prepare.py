@@ -26,7 +26,7 @@ from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.batches import BatchSource, as_source
 from bayesemble.training.callbacks.base import Callbacks, OnEpoch
-from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
@@ -37,6 +37,7 @@ from bayesemble.training.run_folders.backbone import with_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint
 from bayesemble.training.run_folders.due import Every
 from bayesemble.training.run_folders.fingerprint import check_same
+from bayesemble.training.run_folders.loading import restore
 from bayesemble.training.run_folders.recording import FOLDER, Recording
 from bayesemble.training.run_folders.standing import Standing
 

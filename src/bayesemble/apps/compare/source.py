@@ -31,7 +31,8 @@ from bayesemble.models import mlp
 from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.task.likelihoods import Categorical, HeteroscedasticGaussian
 from bayesemble.task.task import Task
-from bayesemble.training.ensemble import Ensemble, load
+from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.run_folders.loading import load
 
 SOURCE = "source.json"
 

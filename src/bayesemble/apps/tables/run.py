@@ -33,8 +33,9 @@ from bayesemble.diagnostics.diagnose import Diagnosis, diagnose
 from bayesemble.estimators.recipe import stretch_of, stretched, table_network, train
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Heteroscedastic
-from bayesemble.training.ensemble import Ensemble, restore
+from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.run_folders import checkpoint as checkpoints
+from bayesemble.training.run_folders.loading import restore
 from bayesemble.training.run_folders.run_lock import holding
 from bayesemble.training.run_folders.standing import Standing
 
