@@ -197,8 +197,12 @@ class Space(ABC):
         return self._is_time(context) or _LAST_ESTIMATE not in state.slots
 
     def _is_time(self, context: Context) -> bool:
-        large = context.task.num_parameters > PARAMETERS_OF_A_LARGE_NETWORK
-        return context.clock.step % (self.measure_every or (4 if large else 1)) == 0
+        return context.clock.step % (self.measure_every or (4 if is_large(context.task) else 1)) == 0
+
+
+def is_large(task: BoundTask) -> bool:
+    """Whether passes through all weights are what costs time; members of such networks are far apart."""
+    return task.num_parameters > PARAMETERS_OF_A_LARGE_NETWORK
 
 
 def keep_estimate(state: State, estimate: Leaves) -> State:

@@ -42,7 +42,7 @@ class WeightSpace(Space):
         """
         if method.repulsion == "auto" and method.strength(task) == 1 and task.scales and method.calibrate:
             ratio = _times_wider(task, state.members)
-            if ratio > _TOO_WIDE and task.num_parameters > interacting.PARAMETERS_OF_A_LARGE_NETWORK:
+            if ratio > _TOO_WIDE and interacting.is_large(task):
                 warnings.warn(
                     f"the prior {task.prior} is {ratio:.0f} times as wide as the weights that members start with; they "
                     "repel one another until they are as wide, which may harm predictions. Leave the prior out of the "
@@ -80,7 +80,9 @@ class WeightSpace(Space):
             estimate |= interacting.norms(driving, forces.repelling, gram)
             interacting.watch(estimate, context)
         forces = Forces(estimate.get("driving"), estimate["repelling"])
-        combine(forces, gradients, all_members.params, names, factor, method.centred)
+        # In large networks members are far apart, and a pass through all weights costs time.
+        centred = method.centred and not interacting.is_large(context.task)
+        combine(forces, gradients, all_members.params, names, factor, centred)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
         return state, info | interacting.told(state, factor, context.task)
 
@@ -109,7 +111,10 @@ def combine(
 ) -> None:
     """phi = driving @ (factor * gradients) - repelling @ positions, in place of the gradients.
 
-    Where there are more positions than gradients, the last ones move. `centred` says that rows of R sum to zero.
+    Where there are more positions than gradients, the last ones move. `centred` says that rows of R sum to zero and
+    that the first member is subtracted, which keeps digits where members are close together: rounding is then a share
+    of their distances, and not of their lengths. The product is taken apart from the gradients, so that compiled steps
+    subtract it where they read these anyway.
     """
     if isinstance(factor, Tensor) or factor != 1:
         torch._foreach_mul_(list(gradients.values()), factor)
@@ -119,6 +124,6 @@ def combine(
     for name in names:
         rows, x = leaf_rows(gradients[name]), leaf_rows(positions[name])
         for part, block in zip(interacting.blocks(rows), interacting.blocks(x), strict=True):
-            driven = part if driving is None else driving @ part
-            # Where rows of R sum to zero, the first member can be subtracted, which keeps digits.
-            torch.addmm(driven, repelling, block - block[0] if centred else block, alpha=-1, out=part)
+            if driving is not None:
+                part.copy_(driving @ part)
+            part.sub_(repelling @ (block - block[0] if centred else block))
