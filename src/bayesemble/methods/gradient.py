@@ -303,7 +303,7 @@ def in_turn(members: Members, numbers: Sequence[int], own: Collection[str] = ())
         one = {name: leaf if name in members.shared else leaf[0] for name, leaf in leaves.items()}
         return {name: leaf if name in shared else leaf.expand(num, *leaf.shape) for name, leaf in one.items()}
 
-    weights = torch.full((num,), 1 / num, dtype=torch.float64, device=members.weights.device)
+    weights = torch.full((num,), 1 / num, dtype=members.weights.dtype, device=members.weights.device)
     return Members(spread(members.params), spread(members.buffers), weights, shared)
 
 
