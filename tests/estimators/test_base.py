@@ -2,6 +2,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -15,6 +16,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.estimators import EnsembleClassifier, EnsembleRegressor, can_stop_early
 from bayesemble.methods import make_method
 from estimator_rows import OWN, QUICK, labels, rows
+from other_device import NAME, other_device  # noqa: F401
 
 # Settings under which every other method is done at once.
 SHORT = {
@@ -262,3 +264,23 @@ def test_a_class_without_weight_is_no_class():
     three = np.where(np.arange(60) < 3, "other", labels(y))
     fitted = EnsembleClassifier(**QUICK).fit(x, three, sample_weight=three != "other")
     assert fitted.classes_.tolist() == ["high", "low"]
+
+
+# --- devices ---
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_device_that_is_not_there_is_named(device):
+    if getattr(torch, device).is_available():
+        pytest.skip(f"there is {device} here")
+    with pytest.raises(SettingError, match=rf"device='{device}' cannot be used here: .* leave it out for the CPU"):
+        EnsembleRegressor(**QUICK, device=device).fit(*rows(20))
+
+
+def test_an_estimator_comes_back_to_the_cpu_from_its_device(other_device):  # noqa: F811
+    x, y = rows(40)
+    plain = EnsembleRegressor(**QUICK).fit(x, y).predict(x)
+    with other_device:
+        away = EnsembleRegressor(**QUICK, device=NAME).fit(x, y)
+        assert away.ensemble_.state.members.weights.device.type == "cpu"
+        np.testing.assert_allclose(away.predict(x), plain, rtol=1e-4)

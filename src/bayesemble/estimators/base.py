@@ -49,6 +49,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
             method can, and there are at least 50 rows.
         validation_fraction: Share of the rows to hold out; "auto" takes at least 10.
         patience: Epochs without a better loss after which training stops; None is an eighth of all, at least 5.
+        device: Where to train, such as "cuda" or "mps"; None is the CPU. Predictions are made on the CPU, in float64.
         random_state: None, a number or a `RandomState`.
         **method__settings: Settings of the method, each as `method__NAME`.
 
@@ -78,6 +79,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         patience: int | None = None,
+        device: str | None = None,
         random_state: Any = None,
         **method__settings: Any,
     ) -> None:
@@ -98,6 +100,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.device = device
         self.random_state = random_state
         self._settings = method__settings
 
@@ -181,8 +184,8 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _in_double(ensemble: Ensemble) -> Ensemble:
-    """The ensemble in double precision, so that a row's prediction does not depend on the rows beside it."""
-    task, state = ensemble.task, ensemble.state
+    """The ensemble in double precision on the CPU, so that a row's prediction does not depend on the rows beside it."""
+    task, state = ensemble.task, ensemble.state.to(torch.device("cpu"))
     slots = {name: leaves for name, leaves in state.slots.items() if name not in ensemble.method.training_slots}
     state = State(state.members, slots).map(lambda _, leaf: leaf.double() if leaf.is_floating_point() else leaf)
     assert isinstance(task.example, torch.Tensor)

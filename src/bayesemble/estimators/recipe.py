@@ -79,6 +79,7 @@ class Recipe:
         0.1, "share of the training rows that are held out for early stopping", within="(0, 1)"
     )
     patience: int | None = setting(None, "epochs without a better loss after which training stops", least=1)
+    device: str | None = setting(None, "where to train, such as cuda or mps; None is the CPU")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -214,6 +215,7 @@ def train(
         epochs=epochs,
         batch_size=batch_size,
         seed=seed,
+        device=recipe.device,
         executor=Loop(draws_by_vmap=True) if method.num_members == 1 else "vmap",
         progress=progress,
         **options,
