@@ -92,6 +92,7 @@ class Laplace(GradientMethod):
     draws: int = setting(30, "networks drawn for a prediction that has no closed form, unless told otherwise", least=1)
 
     independent = True
+    moves_by_gradient_alone = True
     drawn_slots = (SLOT,)
 
     def __post_init__(self) -> None:
