@@ -366,5 +366,5 @@ def test_where_schedule_free_weights_have_no_place_they_are_refused():
     with pytest.raises(SettingError, match="Repulsive gathers, draws or compares members on the way"):
         be.Repulsive(optimizer="schedule_free_adamw")
     normed = be.Task(lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), be.Categorical())
-    with pytest.raises(SettingError, match="batch norm .* statistics of others"):
+    with pytest.raises(SettingError, match=r"batch norm .* statistics of others"):
         be.fit(normed, be.DeepEnsemble(optimizer="schedule_free_sgd"), table(32), epochs=1, progress=False)
