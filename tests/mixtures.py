@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from bayesemble.predictive import Predictive
+from bayesemble.predictive import ClassPredictive, Predictive
 from helpers import poissons
 
 WEIGHTS = [0.5, 0.125, 0.375]
@@ -59,3 +59,18 @@ def one_member(generator, rows):
 
 def with_variances(variances):
     return Predictive.from_normal(np.zeros(len(variances)), np.sqrt(variances))
+
+
+ROW_WEIGHTS = torch.tensor([1, 3, 0, 2, 1, 4])
+
+
+def repeated(predictive, targets):
+    """The rows of a prediction, each as often as `ROW_WEIGHTS` says, and their targets."""
+    rows = torch.arange(6).repeat_interleave(ROW_WEIGHTS)
+    return predictive.take_rows(rows), torch.as_tensor(targets)[rows]
+
+
+def random_tokens(generator):
+    """Probabilities of labels of which each row has several, `(member, row, token, class)`."""
+    logits = 3 * torch.randn(3, 6, 5, 4, generator=generator, dtype=torch.float64)
+    return ClassPredictive(torch.tensor(WEIGHTS, dtype=torch.float64), logits.log_softmax(-1))

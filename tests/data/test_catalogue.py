@@ -228,3 +228,11 @@ def test_one_scale_for_everything() -> None:
     shift, scale = location_and_scale(values, axis=None)
     assert shift == 3.0
     assert scale == pytest.approx(np.sqrt(5.0))
+
+
+def test_location_and_scale_of_weighted_rows_are_those_of_repeated_rows():
+    values, weights = np.random.default_rng(0).normal(size=(5, 2)), np.array([1, 3, 2, 1, 4])
+    values[:, 1] = 7.0
+    found, expected = location_and_scale(values, 0, weights), location_and_scale(values.repeat(weights, 0), 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    assert found[1][1] == 1

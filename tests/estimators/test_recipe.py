@@ -226,7 +226,8 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Recipe)])
+# Where training happens changes no number; that a device is taken is shown in test_base.
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Recipe) if field.name != "device"])
 def test_no_part_of_a_recipe_is_ignored(name):
     value, company = OTHERS[name]
     before = dataclasses.replace(QUICK, **company)

@@ -96,6 +96,45 @@ def test_weights_that_are_no_whole_numbers_scale_the_log_joint():
     torch.testing.assert_close(found, expected)
 
 
+# --- scores ---
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_weighted_scores_are_those_of_repeated_rows(batch_size):
+    fitted = quick_fit(TASK, (X, Y), METHODS["deep"], **OPTIONS)
+    expected = fitted.evaluate(REPEATED)
+    found = fitted.evaluate((X, Y, WEIGHTS), batch_size=batch_size)
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert found != pytest.approx(fitted.evaluate((X, Y)), rel=1e-3)
+    rows = TensorDataset(X, Y, WEIGHTS)
+    assert fitted.evaluate(rows, batch_size=batch_size, weights=True) == found
+    loader = DataLoader(rows, batch_size=6)
+    assert be.evaluate(fitted, loader, weights=True) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_doubt_about_foreign_rows_has_no_weights():
+    fitted, foreign = quick_fit(TASK, (X, Y), METHODS["deep"], **OPTIONS), 5 * X
+    counting = WEIGHTS > 0
+    plain = fitted.evaluate((X[counting], Y[counting]), foreign)
+    weighted = fitted.evaluate((X, Y, WEIGHTS), foreign)
+    assert {name: weighted[name] for name in ("ood_auroc", "ood_auroc_epistemic")} == {
+        name: plain[name] for name in ("ood_auroc", "ood_auroc_epistemic")
+    }
+
+
+def test_rows_without_a_label_that_counts_weigh_nothing_in_validation():
+    task = be.Task(network, be.Categorical(ignore_index=-1), be.NormalPrior())
+    labels = Y.clone()
+    labels[1] = -1  # of weight 3
+    kept = torch.arange(12) != 1
+    options = OPTIONS | {"epochs": 1}
+    found, expected = (
+        quick_fit(task, (X, Y), METHODS["deep"], validation=held_out, **options).history[0]["validation_loss"]
+        for held_out in ((X, labels, WEIGHTS), (X[kept], Y[kept], WEIGHTS[kept]))
+    )
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
 # --- where the weights come from ---
 
 
@@ -132,9 +171,7 @@ def test_weights_that_make_no_sense_are_refused(weights, message):
 
 def test_what_has_no_weights_says_so():
     fitted = quick_fit(TASK, (X, Y, WEIGHTS), METHODS["deep"], **OPTIONS)
-    with pytest.raises(DataError, match="every row counting alike; leave the weights out"):
-        fitted.evaluate((X, Y, WEIGHTS))
-    with pytest.raises(DataError, match="every row counting alike"):
+    with pytest.raises(DataError, match="every row counts alike here; leave the weights out"):
         be.landscape.sharpness(fitted, (X, Y, WEIGHTS))
     with pytest.raises(SettingError, match="structure='kron' has no weights of rows"):
         quick_fit(TASK, (X, Y, WEIGHTS), be.Laplace(structure="kron"), **OPTIONS)

@@ -21,6 +21,7 @@ from bayesemble.metrics.calibration import (
 )
 from bayesemble.predictive import ClassPredictive, PoissonPredictive, Predictive
 from helpers import oracle
+from mixtures import ROW_WEIGHTS, random_classes, random_normals, random_poissons, random_tokens, repeated
 
 
 def binary(confidences):
@@ -592,7 +593,7 @@ def test_quantile_calibration_of_counts_is_the_mean_of_the_randomised_pit(genera
 
 def test_a_level_has_below_it_what_is_equal_to_it():
     below, upto = torch.tensor([[0.2, 0.3, 0.1], [0.2, 0.3, 0.5]], dtype=torch.float64)
-    assert _share_below(below, upto, 0.3) == pytest.approx((1 + 1 + 0.5) / 3)
+    assert _share_below(below, upto, 0.3).tolist() == pytest.approx([1, 1, 0.5])
     assert _share_below(below[1:2], upto[1:2], 0.3 - 1e-9) == 0
 
 
@@ -615,3 +616,49 @@ def test_targets_that_do_not_fit_are_refused(generator):
             metric(predictive, [0, 0, 0.5, 0, 0])
         with pytest.raises(DataError, match=r"targets must have shape \(5,\) to fit the predictions, got \(4,\)"):
             metric(predictive, counts[:-1])
+
+
+# --- weights of rows ---
+
+
+@pytest.mark.parametrize(
+    ("error", "options"),
+    [
+        (expected_calibration_error, {}),
+        (expected_calibration_error, {"bins": 3, "min_count": 3}),
+        (maximum_calibration_error, {"closed": "left"}),
+        (root_mean_square_calibration_error, {}),
+        (classwise_calibration_error, {"bins": 4}),
+    ],
+)
+@pytest.mark.parametrize("make", [random_classes, random_tokens])
+def test_weighted_errors_are_those_of_repeated_rows(error, options, make, generator):
+    predictive = make(generator)
+    labels = torch.randint(4, predictive.answers.shape, generator=generator)
+    found = error(predictive, labels, **options, weights=ROW_WEIGHTS)
+    assert found == pytest.approx(error(*repeated(predictive, labels), **options), rel=1e-12)
+    assert found != pytest.approx(error(predictive, labels, **options), rel=1e-6)
+
+
+def test_small_weights_keep_their_bins(generator):
+    predictive, labels = random_classes(generator), torch.randint(4, (6,), generator=generator)
+    small, large = (expected_calibration_error(predictive, labels, weights=ROW_WEIGHTS * f) for f in (0.01, 7))
+    assert small == pytest.approx(large, rel=1e-12)
+
+
+def test_weighted_quantiles_are_those_of_repeated_rows(generator):
+    for predictive in (random_normals(generator), random_poissons(generator)):
+        targets = torch.randint(4, (6,), generator=generator)
+        found = quantile_calibration(predictive, targets, weights=ROW_WEIGHTS)
+        expected = quantile_calibration(*repeated(predictive, targets))
+        torch.testing.assert_close(found.observed, expected.observed, rtol=1e-12, atol=1e-12)
+        error = quantile_calibration_error(predictive, targets, weights=ROW_WEIGHTS)
+        assert error == pytest.approx(float(expected.gap.mean()), rel=1e-12)
+
+
+def test_where_weights_make_no_sense_they_are_refused(generator):
+    predictive, labels = random_classes(generator), torch.zeros(6).long()
+    with pytest.raises(SettingError, match="may cut through a row that counts for several"):
+        expected_calibration_error(predictive, labels, scheme="mass", weights=ROW_WEIGHTS)
+    with pytest.raises(SettingError, match="which weights do not tell"):
+        debiased_calibration_error(predictive, labels, weights=ROW_WEIGHTS)

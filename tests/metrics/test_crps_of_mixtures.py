@@ -18,7 +18,9 @@ from bayesemble.predictive import (
     QuantilePredictive,
     StudentPredictive,
 )
+from bayesemble.task.likelihoods import GaussianMixture, HeteroscedasticStudent
 from helpers import oracle, poissons, weighted_normals
+from mixtures import ROW_WEIGHTS, random_normals, random_poissons, repeated
 
 # --- CRPS of normals ---
 
@@ -336,9 +338,9 @@ def test_the_energy_score_of_draws_is_that_of_scoringrules():
         [[0.9, 0.09], [-0.74, -0.92], [-0.46, 0.22]],
     ]
     values = [[-1.01, -0.21], [-0.16, 0.54], [0.21, 0.36]]
-    expected = np.mean([0.8223780793792503, 0.5604092467544246, 0.6582668295249405])
+    expected = [0.8223780793792503, 0.5604092467544246, 0.6582668295249405]
     found = crps_of_mixtures._energy_of_draws(torch.tensor(drawn).double(), torch.tensor(values).double())
-    assert found == pytest.approx(expected, abs=1e-7)
+    assert found.tolist() == pytest.approx(expected, abs=1e-7)
 
 
 def test_of_one_output_the_energy_score_is_the_crps(generator):
@@ -405,3 +407,37 @@ def test_crps_of_censored_times_is_refused():
     predictive = LogNormalPredictive(torch.ones(1), torch.zeros(1, 3), torch.ones(1, 3))
     with pytest.raises(DataError, match=r"targets must have shape \(3,\)"):
         crps(predictive, torch.ones(3, 2))
+
+
+# --- weights of rows ---
+
+
+def kinds_of_numbers(generator):
+    """A prediction of each way in which the CRPS is found: closed form, quadrature, counts, several outputs."""
+    three = torch.full((3,), 1 / 3, dtype=torch.float64)
+    outputs = torch.randn(3, 6, 6, generator=generator, dtype=torch.float64)
+    return {
+        "normal": random_normals(generator),
+        "outputs": random_normals(generator, (3, 6, 2)),
+        "student": HeteroscedasticStudent().predictive(outputs[..., :2], {}, three),
+        "mixture": GaussianMixture(2).predictive(outputs, {}, three),
+        "counts": random_poissons(generator),
+    }
+
+
+@pytest.mark.parametrize("kind", ["normal", "outputs", "student", "mixture", "counts"])
+def test_the_weighted_crps_of_rows_is_that_of_repeated_rows(kind, generator):
+    predictive = kinds_of_numbers(generator)[kind]
+    targets = torch.randint(4, predictive.mean.shape, generator=generator)
+    found = crps(predictive, targets, weights=ROW_WEIGHTS)
+    assert found == pytest.approx(crps(*repeated(predictive, targets)), rel=1e-12)
+    assert found != pytest.approx(crps(predictive, targets), rel=1e-6)
+
+
+def test_thresholds_and_vectors_have_weights_too(generator):
+    predictive, targets = random_normals(generator), torch.randn(6, generator=generator)
+    found = weighted_crps(predictive, targets, low=0.0, weights=ROW_WEIGHTS)
+    assert found == pytest.approx(weighted_crps(*repeated(predictive, targets), low=0.0), rel=1e-12)
+    each = [energy_score(predictive, targets, weights=row) for row in torch.eye(6)]  # the same draws
+    weighted = energy_score(predictive, targets, weights=ROW_WEIGHTS)
+    assert weighted == pytest.approx(np.average(each, weights=ROW_WEIGHTS), rel=1e-12)

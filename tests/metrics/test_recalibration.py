@@ -16,6 +16,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics import Spread, accuracy, brier, coverage, expected_calibration_error, fit_spread, nll
 from bayesemble.metrics.recalibration import Isotonic, Temperature, _hold, fit_isotonic, fit_temperature
 from bayesemble.predictive import ClassPredictive, PoissonPredictive, Predictive, StudentPredictive
+from mixtures import ROW_WEIGHTS, random_normals, repeated
 
 
 def draw(probs, generator):
@@ -438,3 +439,11 @@ def test_the_ends_of_an_interval_belong_to_it():
     for weight in (0.25, 0.75):
         predictive = Predictive.from_normal([[0.0], [100.0]], 1.0, [weight, 1 - weight])
         assert _hold(predictive, torch.tensor([50.0]), 0.5)
+
+
+@pytest.mark.parametrize("level", [None, 0.8])
+def test_the_spread_of_weighted_rows_is_that_of_repeated_rows(level, generator):
+    predictive, targets = random_normals(generator), 3 * torch.randn(6, generator=generator)
+    found = fit_spread(predictive, targets, level, weights=ROW_WEIGHTS).value
+    assert found == pytest.approx(fit_spread(*repeated(predictive, targets), level).value, rel=1e-9)
+    assert found != pytest.approx(fit_spread(predictive, targets, level).value, rel=1e-3)

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import scipy.stats
 import sklearn.metrics
 import torch
 
+import mixtures
+from bayesemble import metrics
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.metrics import accuracy, brier, coverage, crps, expected_calibration_error, nll, reliability, rmse
 from bayesemble.metrics.scores import (
@@ -21,6 +24,7 @@ from bayesemble.metrics.scores import (
 from bayesemble.predictive import PoissonPredictive, Predictive
 from bayesemble.task.likelihoods import Poisson
 from helpers import oracle, poissons, weighted_normals
+from mixtures import ROW_WEIGHTS, repeated
 
 LABELS = [0, 1, 2, 3, 3, 2, 1, 0] * 5
 
@@ -397,3 +401,53 @@ def test_a_column_of_targets_is_a_row_of_them_and_another_length_is_refused(scor
     assert score(predictive, targets[:, None]) == score(predictive, targets) == score(predictive, targets.tolist())
     with pytest.raises(DataError, match=r"targets must have shape \(12,\) to fit the predictions, got \(11,\)"):
         score(predictive, targets[:-1])
+
+
+# --- weights of rows ---
+
+OF_CLASSES = {"accuracy": {}, "brier": {}, "nll": {}, "top_k_accuracy": {"k": 2}}
+OF_NUMBERS = {"nll": {}, "rmse": {}, "mae": {}, "coverage": {"level": 0.5}, "pinball": {"level": 0.3}}
+OF_NUMBERS |= {"interval_score": {"level": 0.5}, "log_predictive_density": {"kind": "moments"}}
+
+
+@pytest.mark.parametrize("make", [mixtures.random_classes, mixtures.random_tokens])
+@pytest.mark.parametrize("ignore_index", [None, 1])
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_weighted_scores_of_classes_are_those_of_repeated_rows(name, make, ignore_index, generator):
+    score, options = getattr(metrics, name), OF_CLASSES[name]
+    predictive = replace(make(generator), ignore_index=ignore_index)
+    labels = torch.randint(4, predictive.answers.shape, generator=generator)
+    found = score(predictive, labels, **options, weights=ROW_WEIGHTS)
+    assert found == pytest.approx(score(*repeated(predictive, labels), **options), rel=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (3, 6, 2)])
+@pytest.mark.parametrize("name", OF_NUMBERS)
+def test_weighted_scores_of_numbers_are_those_of_repeated_rows(name, shape, generator):
+    score, options = getattr(metrics, name), OF_NUMBERS[name]
+    predictive = mixtures.random_normals(generator, shape)
+    values = torch.randn(shape[1:], generator=generator)
+    found = score(predictive, values, **options, weights=ROW_WEIGHTS.tolist())
+    assert found == pytest.approx(score(*repeated(predictive, values), **options), rel=1e-12)
+    assert found != pytest.approx(score(predictive, values, **options), rel=1e-6)
+
+
+def test_the_mean_width_goes_by_the_weights_too(generator):
+    predictive = mixtures.random_normals(generator)
+    found = sharpness(predictive, 0.5, weights=ROW_WEIGHTS)
+    assert found == pytest.approx(sharpness(repeated(predictive, torch.zeros(6))[0], 0.5), rel=1e-12)
+
+
+def test_a_row_of_weight_0_is_as_if_it_were_not_there():
+    certain = Predictive.from_probs([[[1.0, 0.0], [0.5, 0.5]]])
+    assert nll(certain, [1, 0], weights=[0.0, 2.5]) == pytest.approx(math.log(2))
+
+
+def test_weights_that_leave_nothing_or_do_not_fit_are_refused(generator):
+    predictive = mixtures.random_normals(generator)
+    with pytest.raises(DataError, match="nothing to score: all weights are 0"):
+        rmse(predictive, torch.zeros(6), weights=torch.zeros(6))
+    with pytest.raises(DataError, match=r"6 rows need as many weights, got them in the shape \(2,\)"):
+        rmse(predictive, torch.zeros(6), weights=[1.0, 2.0])
+    with pytest.raises(DataError, match=r"weights are numbers from 0, that of row 1 is -1\.0"):
+        nll(predictive, torch.zeros(6), weights=[1.0, -1.0, 1.0, 1.0, 1.0, 1.0])

@@ -11,6 +11,7 @@ from bayesemble.core.errors import DataError
 from bayesemble.metrics import Summary, summarise
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Poisson
+from mixtures import ROW_WEIGHTS, repeated
 
 LABELS = [0, 1, 2, 0, 1, 2]
 VALUES = [0.0, 1.0, -1.0, 0.5, 2.0, 3.0]
@@ -132,3 +133,15 @@ def test_a_summary_of_nothing_and_unannounced_foreign_data_are_refused():
         Summary().compute()
     with pytest.raises(DataError, match="was not announced"):
         Summary().update_ood(Predictive.from_probs([[0.5, 0.5]]))
+
+
+@pytest.mark.parametrize(("make", "targets"), [(random_classes, LABELS), (random_normals, VALUES)])
+def test_weighted_rows_in_parts_are_repeated_rows_at_once(make, targets, generator):
+    predictive, targets = make(generator), torch.tensor(targets)
+    summary = Summary()
+    for rows in (torch.arange(2), torch.tensor([2]), torch.arange(3, 6)):  # the row in the middle weighs nothing
+        summary.update(predictive.take_rows(rows), targets[rows], ROW_WEIGHTS[rows])
+    expected = summarise(*repeated(predictive, targets))
+    assert summary.compute() == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert summarise(predictive, targets, weights=ROW_WEIGHTS) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+    assert summary.num_rows == 6

@@ -67,6 +67,20 @@ def check_rows(inputs: Inputs, targets: Tensor | None, per_member: bool = False)
         check_finite(leaf, name, per_member)
 
 
+def row_weights(given: Any, num_rows: int, dtype: torch.dtype) -> Tensor:
+    """A weight for each row, `(row,)`, as numbers that are not negative."""
+    weights = as_tensor(given, "weights", dtype).to(dtype)
+    if weights.dim() == 2 and weights.shape[1] == 1:
+        weights = weights.squeeze(1)
+    if weights.shape != (num_rows,):
+        raise DataError(f"{num_rows} rows need as many weights, got them in the shape {tuple(weights.shape)}")
+    wrong = ~(weights >= 0) | ~weights.isfinite()
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise DataError(f"weights are numbers from 0, that of row {row} is {weights[row].item()}")
+    return weights
+
+
 def check_member_count(inputs: Inputs, num_members: int) -> None:
     """Raise if per-member data has a different number of members."""
     found = len(tensors_of(inputs)[0])

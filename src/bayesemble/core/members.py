@@ -13,7 +13,7 @@ from torch import Tensor
 from bayesemble.core.errors import SettingError
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.offload import MEMORY, Allocator
-from bayesemble.core.types import Leaves, widest
+from bayesemble.core.types import Leaves, exact, widest
 
 _AT_A_TIME = 1 << 20
 """How many numbers are looked at in one go."""
@@ -123,7 +123,7 @@ class Members:
 
     def reweight(self, weights: Any) -> Members:
         """The same members under other weights, normalised to sum to one."""
-        tensor = torch.as_tensor(weights, dtype=torch.float64)
+        tensor = exact(torch.as_tensor(weights))
         if tensor.shape != (self.num_members,) or not (tensor >= 0).all() or not 0 < tensor.sum() < math.inf:
             raise SettingError(
                 f"weights must be {self.num_members} non-negative numbers, one per member, got {weights}"
@@ -236,8 +236,8 @@ class State:
 
     def to(self, device: torch.device) -> State:
         """Move to a device; numbers that are too exact for it become less so."""
-        exact = widest(device)
-        return self.map(lambda _, leaf: leaf.to(device, exact if leaf.dtype == torch.float64 else leaf.dtype))
+        wide = widest(device)
+        return self.map(lambda _, leaf: leaf.to(device, wide if leaf.dtype == torch.float64 else leaf.dtype))
 
 
 def _equal_weights(num: int) -> Tensor:

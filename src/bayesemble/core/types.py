@@ -39,6 +39,16 @@ def widest(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
 
 
+def exact(values: Tensor) -> Tensor:
+    """The same numbers in double precision; they come to the CPU if their device has none."""
+    return (values if widest(values.device) == torch.float64 else values.cpu()).double()
+
+
+def brought_to(values: Tensor, device: torch.device) -> Tensor:
+    """Exact numbers on a device, as exact as it has them."""
+    return values.to(device, widest(device))
+
+
 def map_tensors(function: Callable[[Tensor], Tensor], inputs: Inputs) -> Inputs:
     """Apply a function to every tensor of nested inputs."""
     return function(inputs) if isinstance(inputs, Tensor) else pytree.tree_map_only(Tensor, function, inputs)

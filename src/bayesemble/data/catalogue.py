@@ -120,11 +120,19 @@ def make_split(
     )
 
 
-def location_and_scale(values: Array, axis: int | None) -> tuple[Array, Array]:
-    """Mean and standard deviation over an axis, or over everything; the scale of constant values is 1."""
+def location_and_scale(
+    values: Array, axis: int | None, weights: npt.NDArray[np.float64] | None = None
+) -> tuple[Array, Array]:
+    """Mean and standard deviation over an axis, or over everything; the scale of constant values is 1.
+
+    Rows may have weights, all positive: as if each were there so many times.
+    """
     # The deviation of equal values need not be exactly 0 after rounding, their range is.
     varies = np.ptp(values, axis=axis) > 0
-    return np.asarray(values.mean(axis=axis)), np.where(varies, values.std(axis=axis), 1.0)
+    if weights is None:
+        return np.asarray(values.mean(axis=axis)), np.where(varies, values.std(axis=axis), 1.0)
+    mean = np.average(values, axis=axis, weights=weights)
+    return mean, np.where(varies, np.sqrt(np.average(np.square(values - mean), axis=axis, weights=weights)), 1.0)
 
 
 def _standardised(values: Array, shift: Array | float, scale: Array | float) -> npt.NDArray[np.float32]:

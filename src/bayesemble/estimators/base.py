@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import nn
 
 from bayesemble.core.arrays import NumpyArray
-from bayesemble.core.errors import SettingError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.members import State
 from bayesemble.core.settings import require
 from bayesemble.data.catalogue import location_and_scale
@@ -49,8 +49,15 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
             method can, and there are at least 50 rows.
         validation_fraction: Share of the rows to hold out; "auto" takes at least 10.
         patience: Epochs without a better loss after which training stops; None is an eighth of all, at least 5.
+        device: Where to train, such as "cuda" or "mps"; None is the CPU. Predictions are made on the CPU, in float64.
         random_state: None, a number or a `RandomState`.
         **method__settings: Settings of the method, each as `method__NAME`.
+
+    `fit` takes `sample_weight`: the log joint is that of rows repeated so many times, so the sum of the weights is the
+    number of rows that the likelihood stands for, and a row of weight 0 is as if it were not there. Standardisation,
+    the loss that stops training and the width of the noise go by the weights too. Batches, epochs and which rows are
+    held out go by the rows as they are: a fit on repeated rows ends with the same weights, up to rounding, if all rows
+    are one batch and none is held out. `score` takes `sample_weight` as scikit-learn has it.
 
     After fitting, `ensemble_` is the `Ensemble`, and `n_iter_` the number of epochs.
     """
@@ -72,6 +79,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         patience: int | None = None,
+        device: str | None = None,
         random_state: Any = None,
         **method__settings: Any,
     ) -> None:
@@ -92,6 +100,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.patience = patience
+        self.device = device
         self.random_state = random_state
         self._settings = method__settings
 
@@ -133,16 +142,30 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         x = validate_data(self, X, reset=False, dtype=np.float64)
         return self.ensemble_.predict((x - self._shift) / self._scale, keep_members=keep_members)
 
-    def _fit(self, x: NumpyArray, y: NumpyArray, likelihood: Likelihood, num_outputs: int) -> Self:
-        """Train on checked rows, with labels 0, 1, ... or standardised targets."""
-        self._shift, self._scale = location_and_scale(x, axis=0)
+    def _rows_that_count(
+        self, x: NumpyArray, y: NumpyArray, sample_weight: Any
+    ) -> tuple[NumpyArray, NumpyArray, NumpyArray | None]:
+        """Rows of positive weight, their targets and their weights; None if all count alike."""
+        if sample_weight is None:
+            return x, y, None
+        weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        counting = weights > 0
+        if not counting.any():  # newer versions of scikit-learn have said so already
+            raise DataError("all sample weights are 0: there is nothing to learn from")
+        return x[counting], y[counting], weights[counting]
+
+    def _fit(
+        self, x: NumpyArray, y: NumpyArray, likelihood: Likelihood, num_outputs: int, weights: NumpyArray | None
+    ) -> Self:
+        """Train on checked rows, with labels 0, 1, ... or standardised targets, and maybe weights."""
+        self._shift, self._scale = location_and_scale(x, 0, weights)
         x = ((x - self._shift) / self._scale).astype(np.float32)
         recipe = self._recipe()
         method = recipe.make_method()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         held_out = recipe.hold_out(method, y, isinstance(likelihood, Categorical), seed)
         network = recipe.make_network(method, x, [], num_outputs)
-        ensemble = train(recipe, method, network, likelihood, x, y, held_out, seed)
+        ensemble = train(recipe, method, network, likelihood, x, y, held_out, seed, weights=weights)
         self.ensemble_ = _in_double(ensemble)
         self.n_iter_ = len(ensemble.history)
         return self
@@ -161,8 +184,8 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _in_double(ensemble: Ensemble) -> Ensemble:
-    """The ensemble in double precision, so that a row's prediction does not depend on the rows beside it."""
-    task, state = ensemble.task, ensemble.state
+    """The ensemble in double precision on the CPU, so that a row's prediction does not depend on the rows beside it."""
+    task, state = ensemble.task, ensemble.state.to(torch.device("cpu"))
     slots = {name: leaves for name, leaves in state.slots.items() if name not in ensemble.method.training_slots}
     state = State(state.members, slots).map(lambda _, leaf: leaf.double() if leaf.is_floating_point() else leaf)
     assert isinstance(task.example, torch.Tensor)

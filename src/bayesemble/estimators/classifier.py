@@ -17,15 +17,16 @@ from bayesemble.task.likelihoods import Categorical
 class EnsembleClassifier(ClassifierMixin, EnsembleEstimator):  # type: ignore[misc]
     """A Bayesian ensemble of networks that classifies the rows of a table; for parameters see `EnsembleEstimator`."""
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
-        """Train on rows `(row, column)` with labels of any kind."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Train on rows `(row, column)` with labels of any kind, each of which may have a weight."""
         x, targets = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(targets)
+        x, targets, weights = self._rows_that_count(x, targets, sample_weight)
         self.classes_, labels = np.unique(targets, return_inverse=True)
         num = len(self.classes_)
         if num < 2:
             raise DataError(f"a classifier needs at least 2 classes, y has 1 class: {self.classes_.tolist()[0]!r}")
-        return self._fit(x, labels, Categorical(), num)
+        return self._fit(x, labels, Categorical(), num, weights)
 
     def predict_proba(self, X: Any) -> NumpyArray:  # noqa: N803
         """Averaged probabilities `(row, class)`, in the order of `classes_`."""

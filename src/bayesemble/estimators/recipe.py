@@ -79,6 +79,7 @@ class Recipe:
         0.1, "share of the training rows that are held out for early stopping", within="(0, 1)"
     )
     patience: int | None = setting(None, "epochs without a better loss after which training stops", least=1)
+    device: str | None = setting(None, "where to train, such as cuda or mps; None is the CPU")
 
     def __post_init__(self) -> None:
         validate(self)
@@ -173,6 +174,7 @@ def train(
     seed: int,
     folder: Path | None = None,
     progress: bool = False,
+    weights: NumpyArray | None = None,
 ) -> Ensemble:
     """Train on the rows of a table, with labels 0, 1, ..., counts or standardised targets.
 
@@ -185,7 +187,13 @@ def train(
         held_out: Which rows the loss that stops training is taken on, as `recipe.hold_out` gives them; or none.
         seed: All randomness derives from it.
         folder: Where checkpoints go; a run that is there already goes on.
+        weights: What each row counts for, all positive; None counts all alike.
     """
+
+    def rows_of(chosen: NumpyArray) -> tuple[Any, ...]:
+        given = _rows(inputs, chosen), targets[chosen]
+        return given if weights is None else (*given, weights[chosen])
+
     rows = int((~held_out).sum())
     batch_size = recipe.batch_size
     if batch_size is None and not method.full_batch:
@@ -196,24 +204,26 @@ def train(
     options: dict[str, Any] = {}
     if held_out.any():
         patience = max(epochs // 8, 5) if recipe.patience is None else recipe.patience
-        options = {"validation": (_rows(inputs, held_out), targets[held_out]), "patience": patience}
+        options = {"validation": rows_of(held_out), "patience": patience}
     if folder is not None:
         options |= {"checkpoint": folder, "checkpoint_every": max(epochs // 20, 1)}
         options["resume"] = checkpoints.exists(folder)
     ensemble = fit(
         Task(partial(table_network, **network), likelihood, prior),
         method,
-        (_rows(inputs, ~held_out), targets[~held_out]),
+        rows_of(~held_out),
         epochs=epochs,
         batch_size=batch_size,
         seed=seed,
+        device=recipe.device,
         executor=Loop(draws_by_vmap=True) if method.num_members == 1 else "vmap",
         progress=progress,
         **options,
     )
     if held_out.any() and isinstance(likelihood, Heteroscedastic):
         # Only wider: these rows have chosen the epoch too, so they look better than others will.
-        found = fit_spread(ensemble.predict(_rows(inputs, held_out)), targets[held_out], level=_LEVEL)
+        own = None if weights is None else weights[held_out]
+        found = fit_spread(ensemble.predict(_rows(inputs, held_out)), targets[held_out], _LEVEL, own)
         ensemble = stretched(ensemble, max(1.0, found.value))
     return ensemble
 

@@ -22,14 +22,14 @@ class EnsembleRegressor(MultiOutputMixin, RegressorMixin, EnsembleEstimator):  #
     parameters see `EnsembleEstimator`.
     """
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803
-        """Train on rows `(row, column)` with targets `(row,)` or `(row, target)`."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
+        """Train on rows `(row, column)` with targets `(row,)` or `(row, target)`, each of which may have a weight."""
         x, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
-        targets = targets.astype(np.float64)
-        self._target_shift, self._target_scale = location_and_scale(targets, axis=0)
+        x, targets, weights = self._rows_that_count(x, targets.astype(np.float64), sample_weight)
+        self._target_shift, self._target_scale = location_and_scale(targets, 0, weights)
         self._target_axes = targets.shape[1:]
         scaled = ((targets - self._target_shift) / self._target_scale).astype(np.float32)
-        return self._fit(x, scaled, self._recipe().real_likelihood(), 2 * math.prod(self._target_axes))
+        return self._fit(x, scaled, self._recipe().real_likelihood(), 2 * math.prod(self._target_axes), weights)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
         """Means of the targets; with `return_std` also their standard deviations, noise included."""

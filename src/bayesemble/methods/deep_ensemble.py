@@ -23,6 +23,7 @@ class DeepEnsemble(GradientMethod):
     """Independently started members; no interaction."""
 
     independent = True
+    moves_by_gradient_alone = True
 
     @property
     def steps_alike(self) -> bool:

@@ -28,10 +28,11 @@ from bayesemble.core.types import (
     tensors_of,
 )
 from bayesemble.execute.optimizers import rates
-from bayesemble.execute.optimizers.fused import EPSILON, FUSED, Optimizer, clip_per_member
+from bayesemble.execute.optimizers.fused import EPSILON, FUSED, SCHEDULE_FREE, Optimizer, clip_per_member
 from bayesemble.execute.optimizers.of_torch import BY_NAME, Factory, OfTorch, TorchOptimizer, as_setting, name_of
 from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
 from bayesemble.methods.base import Context, Method
+from bayesemble.methods.geometry.batch_norm import norm_buffers
 from bayesemble.task.priors import NormalPrior
 from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.task.task import BoundTask
@@ -45,6 +46,8 @@ _USED = {
     "adamw": ("momentum", "beta2", "epsilon", "weight_decay"),
     "sgd": ("momentum", "weight_decay"),
     "lion": ("momentum", "beta2", "weight_decay"),
+    "schedule_free_sgd": ("momentum", "weight_decay"),
+    "schedule_free_adamw": ("momentum", "beta2", "epsilon", "weight_decay"),
 }
 
 RateLike = float | tuple[float, float] | list[float] | rates.Patterns
@@ -92,6 +95,7 @@ class GradientMethod(Method):
     adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off", least=0)
 
     changeable = ("learning_rate", "rate_per_member", "schedule", "clip")
+    moves_by_gradient_alone = False  # along `uphill`, and nothing else looks at the members on the way
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", as_setting(self.optimizer))
@@ -125,6 +129,11 @@ class GradientMethod(Method):
             if name not in used and value != default:
                 hint = "" if used else "; give it to the optimiser itself: functools.partial(torch.optim.NAdam, ...)"
                 raise SettingError(f"{name}={value} is a setting that optimizer={called} has no use for{hint}")
+        require(
+            self.moves_by_gradient_alone or self.optimizer not in SCHEDULE_FREE,
+            f"optimizer={called} takes gradients elsewhere than where members stand, and {type(self).__name__} "
+            "gathers, draws or compares members on the way; DeepEnsemble, MCDropout and Laplace take it",
+        )
         if not used and not isinstance(self.optimizer, dict):
             self.make_optimizer().check()
 
@@ -222,6 +231,11 @@ class GradientMethod(Method):
                 "use Task(..., prior=None), or weight_decay=0 with NormalPrior.from_weight_decay(...)"
             )
         members = task.new_members(self.num_members, seed)
+        if self.optimizer in SCHEDULE_FREE and norm_buffers(task.module):
+            words = (
+                "averages weights, and batch norm keeps statistics of others; use group or layer norm, or another one"
+            )
+            raise SettingError(f"optimizer={self.optimizer!r} {words}")
         if isinstance(self.learning_rate, dict):
             rates.check_patterns(self.learning_rate, members.params)
         for name in members.params if self.rates_differ else ():
@@ -233,9 +247,10 @@ class GradientMethod(Method):
         """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
         if self.anchored:
             batch = _with_target_noise(batch, state.slots.get("target_noise"))
-        values, gradients = self.likelihood_gradients(state.members, batch, context)
+        at = replace(state.members, params=self.make_optimizer().looked_at(state.members.params, state.slots))
+        values, gradients = self.likelihood_gradients(at, batch, context)
         center, factor = state.slots.get("anchor"), prior_factor(state)
-        return context.task.log_joint_gradient(gradients, state.members.params, center, factor), {"loss": -values}
+        return context.task.log_joint_gradient(gradients, at.params, center, factor), {"loss": -values}
 
     def likelihood_gradients(self, members: Members, batch: Batch, context: Context) -> tuple[Tensor, Leaves]:
         """Mean log likelihood of each member on a batch, `(member,)`, and its gradient in the parameters."""
@@ -303,7 +318,7 @@ def in_turn(members: Members, numbers: Sequence[int], own: Collection[str] = ())
         one = {name: leaf if name in members.shared else leaf[0] for name, leaf in leaves.items()}
         return {name: leaf if name in shared else leaf.expand(num, *leaf.shape) for name, leaf in one.items()}
 
-    weights = torch.full((num,), 1 / num, dtype=torch.float64, device=members.weights.device)
+    weights = torch.full((num,), 1 / num, dtype=members.weights.dtype, device=members.weights.device)
     return Members(spread(members.params), spread(members.buffers), weights, shared)
 
 

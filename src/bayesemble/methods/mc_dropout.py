@@ -28,6 +28,7 @@ class MCDropout(GradientMethod):
     draws: int = setting(20, "passes for a prediction, unless told otherwise", least=1)
 
     independent = True
+    moves_by_gradient_alone = True
     keeps_dropout = True
 
     def init(self, task: BoundTask, seed: int) -> State:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayesemble.core.arrays import numbers
 from bayesemble.core.settings import require
+from bayesemble.metrics.scores import as_weights, counted, row_mean
 from bayesemble.predictive import ClassPredictive, RealPredictive
 
 LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))
@@ -26,10 +27,11 @@ class Reliability:
     confidence: Tensor
     accuracy: Tensor
     count: Tensor
+    """Of rows, or the sum of their weights."""
     index: Tensor
     """Which of the bins these are, counted from 0."""
-    num_rows: int
-    """How many rows there were, with those of the bins that are left out."""
+    num_rows: float
+    """How many rows there were, or the sum of their weights, with those of the bins that are left out."""
 
     @property
     def gap(self) -> Tensor:
@@ -60,6 +62,7 @@ def reliability(
     scheme: str = "width",
     closed: str = "right",
     min_count: int = 1,
+    weights: Any = None,
 ) -> Reliability:
     """Bin rows by the probability of their most probable class.
 
@@ -74,10 +77,12 @@ def reliability(
         closed: Which end of a bin belongs to it, "right" or "left"; confidence 1 is always in the last bin.
         min_count: Bins with fewer rows are dropped. Errors take them for bins without a gap: their rows stay in the
             number of all rows, which sums over bins are divided by.
+        weights: What each row counts for, as if it were there so many times; numbers of rows are sums of weights then.
+            Bins of equal width only.
     """
-    predictive, labels = predictive.counted(targets)
+    predictive, labels, own = counted(predictive, targets, weights)
     confidence, choice = predictive.probs.double().max(-1)
-    return _table(confidence, choice == labels, bins, scheme, closed, min_count)
+    return _table(confidence, choice == labels, bins, scheme, closed, min_count, own)
 
 
 def expected_calibration_error(predictive: ClassPredictive, targets: Any, **binning: Any) -> float:
@@ -147,9 +152,10 @@ def classwise_calibration_error(predictive: ClassPredictive, targets: Any, **bin
 
     Reference: Kull et al. (2019); Nixon et al. (2019), as static calibration error.
     """
-    labels = predictive.labels(targets).flatten()
-    probs = predictive.probs.double().flatten(0, -2)
-    tables = [_table(column, labels == label, **binning) for label, column in enumerate(probs.unbind(-1))]
+    labels, own = predictive.labels(targets), as_weights(predictive, binning.pop("weights", None))
+    own = None if own is None else predictive.label_weights(targets, own)
+    columns = enumerate(predictive.probs.double().unbind(-1))
+    tables = [_table(column, labels == label, **binning, weights=own) for label, column in columns]
     errors = [_mean_over_rows(table.gap, table) for table in tables if len(table.count)]
     return sum(errors) / len(errors) if errors else float("nan")
 
@@ -167,6 +173,10 @@ def debiased_calibration_error(predictive: ClassPredictive, targets: Any, **binn
 
     Reference: Kumar, Liang & Ma (2019), Verified uncertainty calibration, section 5 (there with `scheme="mass"`).
     """
+    require(
+        binning.get("weights") is None,
+        "the debiased calibration error takes off the scatter of so many rows, which weights do not tell: pass none",
+    )
     binning = binning | {"min_count": max(2, binning.get("min_count", 2))}
     table = reliability(predictive, targets, **binning)
     scatter = table.accuracy * (1 - table.accuracy) / (table.count - 1)
@@ -205,7 +215,7 @@ def pit(predictive: RealPredictive, targets: Any, generator: torch.Generator | N
 
 
 def quantile_calibration(
-    predictive: RealPredictive, targets: Any, levels: Sequence[float] = LEVELS
+    predictive: RealPredictive, targets: Any, levels: Sequence[float] = LEVELS, weights: Any = None
 ) -> QuantileCalibration:
     """How often the target lies below each predicted quantile: observed = mean [ F(y) <= level ].
 
@@ -219,18 +229,22 @@ def quantile_calibration(
         predictive: What was predicted.
         targets: The right answers, `(row,)` or `(row, output)`.
         levels: Probabilities strictly between 0 and 1.
+        weights: What each row counts for.
 
     Reference: Kuleshov, Fenner & Ermon (2018); for counts Czado, Gneiting & Held (2009).
     """
     level = numbers(levels, "levels").double()
     sensible = level.dim() == 1 and len(level) > 0 and bool(((level > 0) & (level < 1)).all())
     require(sensible, f"levels are probabilities strictly between 0 and 1, got {levels}")
-    below, upto = (values.double().flatten() for values in predictive.cdf_around(targets))
-    observed = [_share_below(below, upto, float(one)) for one in level]
+    below, upto = (values.double() for values in predictive.cdf_around(targets))
+    own = as_weights(predictive, weights)
+    observed = [row_mean(_share_below(below, upto, float(one)), own) for one in level]
     return QuantileCalibration(level, torch.tensor(observed, dtype=torch.float64))
 
 
-def quantile_calibration_error(predictive: RealPredictive, targets: Any, levels: Sequence[float] = LEVELS) -> float:
+def quantile_calibration_error(
+    predictive: RealPredictive, targets: Any, levels: Sequence[float] = LEVELS, weights: Any = None
+) -> float:
     """Mean over levels of |share of targets below the quantile - level|. Lower is better, in [0, 1].
 
     Chance alone gives about 0.3 / sqrt(rows). It pools rows, so it misses errors that cancel, and it depends on the
@@ -240,7 +254,7 @@ def quantile_calibration_error(predictive: RealPredictive, targets: Any, levels:
 
     Reference: Kuleshov, Fenner & Ermon (2018), who take squares; with absolute values Chung et al. (2021).
     """
-    return float(quantile_calibration(predictive, targets, levels).gap.mean())
+    return float(quantile_calibration(predictive, targets, levels, weights).gap.mean())
 
 
 def _table(
@@ -250,18 +264,27 @@ def _table(
     scheme: str = "width",
     closed: str = "right",
     min_count: int = 1,
+    weights: Tensor | None = None,
 ) -> Reliability:
-    """Bin events by the probability they were given."""
+    """Bin events by the probability they were given; weights have the shape of the events."""
     require(bins >= 1, f"at least one bin is needed, got {bins}")
     require(scheme in ("width", "mass"), f'scheme is "width" or "mass", not {scheme!r}')
     require(closed in ("right", "left"), f'closed is "right" or "left", not {closed!r}')
+    require(
+        weights is None or scheme == "width",
+        'bins of equal numbers of rows may cut through a row that counts for several; with weights use scheme="width"',
+    )
     probability, happened = probability.flatten(), happened.double().flatten()
+    own = None if weights is None else weights.flatten()
     index = _mass_index(probability, bins) if scheme == "mass" else _width_index(probability, bins, closed)
-    count = torch.bincount(index, minlength=bins)
-    kept = count >= max(min_count, 1)
-    sums = [torch.zeros(bins, dtype=torch.float64).index_add_(0, index, part)[kept] for part in (probability, happened)]
-    confidence, accuracy = (part / count[kept] for part in sums)
-    return Reliability(confidence, accuracy, count[kept], torch.arange(bins)[kept], len(index))
+    count = torch.bincount(index, own, minlength=bins)
+    kept = count >= min_count if min_count > 1 else count > 0
+    parts = (part if own is None else part * own for part in (probability, happened))
+    confidence, accuracy = (
+        torch.zeros(bins, dtype=torch.float64).index_add_(0, index, part)[kept] / count[kept] for part in parts
+    )
+    total = len(index) if own is None else float(own.sum())
+    return Reliability(confidence, accuracy, count[kept], torch.arange(bins)[kept], total)
 
 
 def _width_index(probability: Tensor, bins: int, closed: str) -> Tensor:
@@ -280,8 +303,8 @@ def _mean_over_rows(values: Tensor, table: Reliability) -> float:
     return float((values * table.count).sum() / table.num_rows) if len(table.count) else float("nan")
 
 
-def _share_below(below: Tensor, upto: Tensor, level: float) -> float:
-    """The mean share of [below, upto] that lies under the level; a jump of no height lies there or not."""
+def _share_below(below: Tensor, upto: Tensor, level: float) -> Tensor:
+    """The share of [below, upto] that lies under the level; a jump of no height lies there or not."""
     height = upto - below
     share = ((level - below) / height.clamp_min(torch.finfo(height.dtype).tiny)).clamp(0, 1)
-    return float(torch.where(height > 0, share, (upto <= level).double()).mean())
+    return torch.where(height > 0, share, (upto <= level).double())

@@ -13,11 +13,13 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import whole
+from bayesemble.metrics.scores import as_weights, row_mean
 from bayesemble.predictive import (
     CountPredictive,
     LocationScalePredictive,
     NormalPredictive,
     PoissonPredictive,
+    Predictive,
     RealPredictive,
     match_targets,
 )
@@ -33,7 +35,7 @@ _NODES_BETWEEN_KNOTS = 8
 _KNOT_LEVELS = (1e-6, 1e-4, 1e-3, 0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95, 0.99, 1 - 1e-3, 1 - 1e-4, 1 - 1e-6)
 
 
-def crps(predictive: RealPredictive, targets: Any) -> float:
+def crps(predictive: RealPredictive, targets: Any, weights: Any = None) -> float:
     """Distance between the predicted distribution and the answer (CRPS), in units of the target. Lower is better.
 
     A proper score that generalises the absolute error: of a prediction without doubt it is |mean - y|. It forgives
@@ -51,11 +53,17 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
     precision; of the others the closed form is added. For other distributions the integral is taken numerically, to
     five digits (four where the density jumps).
 
+    Rows count by their weights, if any are given, as if each were there so many times.
+
     Reference: Gneiting & Raftery (2007); Grimit et al. (2006) for the mixture of normals.
     """
-    predictive = predictive.weighed()
+    return row_mean(_crps_of_rows(predictive.weighed(), targets), as_weights(predictive, weights))
+
+
+def _crps_of_rows(predictive: Predictive, targets: Any) -> Tensor:
+    """The CRPS of each row and output."""
     if isinstance(predictive, LocationScalePredictive):
-        values = match_targets(targets, predictive.means.shape).double().flatten()
+        values = match_targets(targets, predictive.means.shape).double()
         double = predictive.double()
         double = replace(double, means=double.means.flatten(1), stds=double.stds.flatten(1))
         if isinstance(double, NormalPredictive):
@@ -63,12 +71,13 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
         points = _NODES_BETWEEN_KNOTS * (len(_KNOTS_IN_STDS) * double.num_members + 2)
         return _by_pieces(lambda piece, own: _integrated_crps(piece, _knots(piece), own), points, double, values)
     if isinstance(predictive, CountPredictive):
-        counts = predictive.as_counts(targets).flatten()
+        counts = predictive.as_counts(targets)
         flat: dict[str, Any] = {name: value.flatten(1) for name, value in predictive.double()._member_fields().items()}
-        return _count_crps(replace(predictive, weights=predictive.weights.double(), **flat), counts) / len(counts)
+        double_counts = replace(predictive, weights=predictive.weights.double(), **flat)
+        return _count_crps(double_counts, counts.flatten()).reshape(counts.shape)
     if isinstance(predictive, RealPredictive):
         values = match_targets(targets, predictive.member_mean.shape).double()
-        return _general_crps(predictive.double(), values) / values.numel()
+        return _general_crps(predictive.double(), values)
     raise SettingError(
         f"the CRPS is for real numbers and counts, got {type(predictive).__name__}; "
         "brier is its counterpart for classes"
@@ -76,7 +85,11 @@ def crps(predictive: RealPredictive, targets: Any) -> float:
 
 
 def weighted_crps(
-    predictive: RealPredictive, targets: Any, low: float | None = None, high: float | None = None
+    predictive: RealPredictive,
+    targets: Any,
+    low: float | None = None,
+    high: float | None = None,
+    weights: Any = None,
 ) -> float:
     """The part of the CRPS that lies between two thresholds, in units of the target. Lower is better.
 
@@ -93,6 +106,7 @@ def weighted_crps(
         targets: The right answers, `(row,)` or `(row, output)`.
         low: Where what counts begins; None counts all small values.
         high: Where it ends; None counts all large values.
+        weights: What each row counts for; None counts all alike.
 
     Reference: Gneiting & Ranjan (2011), "Comparing density forecasts using threshold- and quantile-weighted scoring
     rules".
@@ -103,16 +117,19 @@ def weighted_crps(
     begin, end = (-math.inf if low is None else low), (math.inf if high is None else high)
     if not begin < end:
         raise SettingError(f"low has to lie below high, got {low} and {high}")
-    values = match_targets(targets, predictive.means.shape).double().flatten()
+    values = match_targets(targets, predictive.means.shape).double()
     double = predictive.double()
     double = replace(double, means=double.means.flatten(1), stds=double.stds.flatten(1))
     points = _NODES_BETWEEN_KNOTS * (len(_KNOTS_IN_STDS) * double.num_members + 2)
-    return _by_pieces(
+    found = _by_pieces(
         lambda piece, own: _integrated_crps(piece, _knots(piece), own, begin, end), points, double, values
     )
+    return row_mean(found, as_weights(predictive, weights))
 
 
-def energy_score(predictive: RealPredictive, targets: Any, num_draws: int = 500, seed: int = 0) -> float:
+def energy_score(
+    predictive: RealPredictive, targets: Any, num_draws: int = 500, seed: int = 0, weights: Any = None
+) -> float:
     """Distance between a predicted distribution of several outputs and the answer. Lower is better.
 
     The CRPS of a vector, such as the steps of a forecast: unlike the mean of their CRPS it sees whether they are
@@ -127,6 +144,7 @@ def energy_score(predictive: RealPredictive, targets: Any, num_draws: int = 500,
         targets: The right answers, of the same shape.
         num_draws: How many draws of each row are taken.
         seed: What they are drawn from.
+        weights: What each row counts for; None counts all alike.
 
     Reference: Gneiting & Raftery (2007), section 4.3.
     """
@@ -136,18 +154,19 @@ def energy_score(predictive: RealPredictive, targets: Any, num_draws: int = 500,
         match_targets(targets, predictive.member_mean.shape).double().flatten(1 if predictive.mean.dim() > 1 else 0)
     )
     drawn = predictive.sample(num_draws, seeds.generator(seed, "energy score")).double()
-    return _energy_of_draws(drawn.reshape(num_draws, len(values), -1), values.reshape(len(values), -1))
+    found = _energy_of_draws(drawn.reshape(num_draws, len(values), -1), values.reshape(len(values), -1))
+    return row_mean(found, as_weights(predictive, weights))
 
 
-def _energy_of_draws(drawn: Tensor, values: Tensor) -> float:
-    """Mean energy score of draws `(draw, row, output)` against values `(row, output)`, without bias."""
-    num, total = len(drawn), 0.0
+def _energy_of_draws(drawn: Tensor, values: Tensor) -> Tensor:
+    """Energy score of each row: of draws `(draw, row, output)` against values `(row, output)`, without bias."""
+    num, found = len(drawn), []
     for rows in torch.arange(len(values)).split(max(1, CELLS_AT_ONCE // num**2)):
         own = drawn[:, rows].transpose(0, 1)
         to_value = (own - values[rows].unsqueeze(1)).norm(dim=2).mean(1)
         between = torch.cdist(own, own, compute_mode="donot_use_mm_for_euclid_dist").sum((1, 2)) / (num * (num - 1))
-        total += float((to_value - between / 2).sum())
-    return total / len(values)
+        found.append(to_value - between / 2)
+    return torch.cat(found)
 
 
 def _by_pieces(
@@ -155,13 +174,13 @@ def _by_pieces(
     cells: int,
     predictive: LocationScalePredictive,
     values: Tensor,
-) -> float:
-    """Mean of a score over all rows, worked out for as many rows at a time as memory takes; a row needs `cells`."""
-    total = 0.0
-    for rows in torch.arange(len(values)).split(how_many_fit(CELLS_AT_ONCE, cells)):
+) -> Tensor:
+    """A score of each value, for as many at a time as memory takes; a value needs `cells`."""
+    found, flat = [], values.flatten()
+    for rows in torch.arange(len(flat)).split(how_many_fit(CELLS_AT_ONCE, cells)):
         piece = replace(predictive, means=predictive.means[:, rows], stds=predictive.stds[:, rows])
-        total += float(score(piece, values[rows]).sum())
-    return total / len(values)
+        found.append(score(piece, flat[rows]))
+    return torch.cat(found).reshape(values.shape)
 
 
 def _normal_crps(predictive: LocationScalePredictive, values: Tensor) -> Tensor:
@@ -176,14 +195,14 @@ def _knots(predictive: LocationScalePredictive) -> Tensor:
     return (predictive.means + predictive.stds * stds).flatten(0, 1)
 
 
-def _general_crps(predictive: RealPredictive, values: Tensor) -> float:
-    """Sum over rows and outputs, with knots at quantiles of the mixture; all in double precision."""
-    total, cells = 0.0, _NODES_BETWEEN_KNOTS * (len(_KNOT_LEVELS) + 3) * predictive._any_field()[:, :1].numel()
+def _general_crps(predictive: RealPredictive, values: Tensor) -> Tensor:
+    """CRPS of rows and outputs, with knots at quantiles of the mixture; all in double precision."""
+    found, cells = [], _NODES_BETWEEN_KNOTS * (len(_KNOT_LEVELS) + 3) * predictive._any_field()[:, :1].numel()
     for rows in torch.arange(len(values)).split(how_many_fit(CELLS_AT_ONCE, cells)):
         piece = predictive.take_rows(rows)
         knots = torch.stack([piece.quantile(level) for level in _KNOT_LEVELS])
-        total += float(_integrated_crps(piece, knots, values[rows]).sum())
-    return total
+        found.append(_integrated_crps(piece, knots, values[rows]))
+    return torch.cat(found)
 
 
 def _integrated_crps(
@@ -230,8 +249,8 @@ def _expected_difference(weights: Tensor, means: Tensor, stds: Tensor) -> Tensor
     return total
 
 
-def _count_crps(predictive: CountPredictive, counts: Tensor) -> float:
-    """Sum over rows; predictions are `(member, row)`. Rows of similar windows are computed together."""
+def _count_crps(predictive: CountPredictive, counts: Tensor) -> Tensor:
+    """CRPS of each row; predictions are `(member, row)`. Rows of similar windows are computed together."""
     low, width = _poisson_window(predictive) if isinstance(predictive, PoissonPredictive) else _count_window(predictive)
     if not (width <= MOST_COUNTS).all():
         means = predictive.member_mean
@@ -239,10 +258,10 @@ def _count_crps(predictive: CountPredictive, counts: Tensor) -> float:
             f"the CRPS would be summed over more than {MOST_COUNTS} counts in a row: the members' means lie between "
             f"{means.min():g} and {means.max():g}; leave out the rows with such means"
         )
-    total = 0.0
+    found = torch.empty(len(counts), dtype=torch.float64)
     for rows in width.argsort().split(how_many_fit(CELLS_AT_ONCE, 64 * predictive.num_members)):
-        total += _window_sum(predictive.take_rows(rows), counts[rows], low[rows], int(width[rows].max()))
-    return total
+        found[rows] = _window_sum(predictive.take_rows(rows), counts[rows], low[rows], int(width[rows].max()))
+    return found
 
 
 def _poisson_window(predictive: PoissonPredictive) -> tuple[Tensor, Tensor]:
@@ -262,15 +281,15 @@ def _count_window(predictive: CountPredictive) -> tuple[Tensor, Tensor]:
     return torch.zeros_like(high), high + 1
 
 
-def _window_sum(predictive: CountPredictive, counts: Tensor, low: Tensor, width: int) -> float:
-    """Sum of (F(k) - [k >= y])^2 over all counts k and all rows; inside the window term by term."""
+def _window_sum(predictive: CountPredictive, counts: Tensor, low: Tensor, width: int) -> Tensor:
+    """Sum of (F(k) - [k >= y])^2 over all counts k, of each row; inside the window term by term."""
     below, above = (low - counts).clamp_min(0), (counts - low - width).clamp_min(0)
-    total, cdf = float((below + above).sum()), torch.zeros_like(low)
+    total, cdf = (below + above).double(), torch.zeros_like(low)
     cells = predictive.num_members * predictive.num_rows
     for offsets in torch.arange(width, device=low.device).split(how_many_fit(CELLS_AT_ONCE, cells)):
         grid = low + offsets[:, None]
         masses = predictive.member_log_density(grid[:, None]).exp()
         cdfs = cdf + torch.einsum("m,kmr->kr", predictive.weights, masses).cumsum(0)
-        total += float((cdfs - (grid >= counts).double()).square().sum())
+        total += (cdfs - (grid >= counts).double()).square().sum(0)
         cdf = cdfs[-1]
     return total

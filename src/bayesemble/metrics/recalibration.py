@@ -18,7 +18,7 @@ from torch import Tensor
 from bayesemble.core.arrays import NumpyArray
 from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require
-from bayesemble.metrics.scores import nll
+from bayesemble.metrics.scores import as_weights, nll
 from bayesemble.predictive import ClassPredictive, LocationScalePredictive, Predictive
 from bayesemble.predictive.base import check_level
 
@@ -219,7 +219,7 @@ class Spread:
         return predictive.double().stretch(self.value)
 
 
-def fit_spread(predictive: Predictive, targets: Any, level: float | None = None) -> Spread:
+def fit_spread(predictive: Predictive, targets: Any, level: float | None = None, weights: Any = None) -> Spread:
     """Find the spread of a prediction of real numbers that fits these rows.
 
     Above 1 the prediction was too sure of itself, below 1 too cautious. Without a level, s has the lowest NLL; where
@@ -234,6 +234,7 @@ def fit_spread(predictive: Predictive, targets: Any, level: float | None = None)
         predictive: Mixtures of normals or of Student t distributions, of rows that were not trained on.
         targets: Their targets.
         level: Of the intervals that shall hold their share; None goes by the NLL.
+        weights: What each row counts for; None counts all alike.
 
     Reference: see `Spread`.
     """
@@ -242,15 +243,19 @@ def fit_spread(predictive: Predictive, targets: Any, level: float | None = None)
         return Spread(math.exp(point)).apply(predictive)
 
     if level is None:
-        return Spread(math.exp(minimum(lambda point: nll(rescaled(point), targets))))
+        return Spread(math.exp(minimum(lambda point: nll(rescaled(point), targets, weights))))
     check_level(level)
-    return Spread(math.exp(_smallest(lambda point: _hold(rescaled(point), targets, level))))
+    own = as_weights(predictive, weights)
+    return Spread(math.exp(_smallest(lambda point: _hold(rescaled(point), targets, level, own))))
 
 
-def _hold(predictive: LocationScalePredictive, targets: Any, level: float) -> bool:
+def _hold(predictive: LocationScalePredictive, targets: Any, level: float, weights: Tensor | None = None) -> bool:
     """Whether intervals hold their share of targets; their ends are not needed, each of which would be a bisection."""
     inside = (predictive.cdf(targets) - 0.5).abs() <= level / 2
-    return int(inside.sum()) >= level * inside.numel()
+    if weights is None:
+        return int(inside.sum()) >= level * inside.numel()
+    outputs = inside.reshape(len(inside), -1)
+    return float(weights @ outputs.double().sum(1)) >= level * float(weights.sum()) * outputs.shape[1]
 
 
 def _smallest(holds: Callable[[float], bool]) -> float:

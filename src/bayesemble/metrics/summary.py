@@ -1,7 +1,8 @@
 """The scores of a predictive distribution, by the kind of its target: at once, or gathered part by part.
 
 Sums are kept, not rows, so that any number of rows can be scored in bounded memory. Only telling foreign data apart
-needs the doubt of every row: two numbers each.
+needs the doubt of every row: two numbers each. Rows may have weights, see `metrics.scores`; telling foreign data apart
+counts all rows alike.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesemble.core.arrays import row_weights
 from bayesemble.core.errors import DataError
 from bayesemble.metrics.calibration import reliability
 from bayesemble.metrics.ood import auroc
-from bayesemble.metrics.scores import accuracy, brier, coverage, nll, rmse
+from bayesemble.metrics.scores import accuracy, brier, counted, coverage, nll, rmse, row_mean
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, SurvivalPredictive
 
 _BINS = 15
@@ -29,38 +31,40 @@ class Summary:
     def __init__(self, ood: bool = False) -> None:
         """With `ood=True`, the uncertainty of each row is kept, so that `update_ood` can be used."""
         self.num_rows = 0
-        self.sums: dict[str, tuple[float, int]] = {}
+        self.sums: dict[str, tuple[float, float]] = {}
         self.bins = torch.zeros(3, _BINS, dtype=torch.float64)  # totals of confidence, accuracy and rows
         self.uncertainties: dict[str, tuple[list[Tensor], list[Tensor]]] = {}
         if ood:
             self.uncertainties = {"ood_auroc": ([], []), "ood_auroc_epistemic": ([], [])}
 
-    def update(self, predictive: Predictive, targets: Any) -> None:
-        """Add rows with known targets."""
+    def update(self, predictive: Predictive, targets: Any, weights: Any = None) -> None:
+        """Add rows with known targets, and weights if they do not count alike."""
         self._keep_uncertainties(predictive, ood=False)
-        rows = int(predictive.rows_that_count(targets).sum())
-        self.num_rows += rows
+        counts = predictive.rows_that_count(targets)
+        own = None if weights is None else row_weights(weights, len(counts), torch.float64)
+        rows = int(counts.sum()) if own is None else float(own[counts].sum())
+        self.num_rows += int(counts.sum())
         if not rows:
             return
-        self._add({"nll": nll(predictive, targets)}, rows)
+        self._add({"nll": nll(predictive, targets, own)}, rows)
         if isinstance(predictive, ClassPredictive):
-            predictive, targets = predictive.counted(targets)
-            means = {"accuracy": accuracy(predictive, targets), "brier": brier(predictive, targets)}
-            means["overconfidence"] = float(predictive.probs.amax(-1).double().mean()) - means["accuracy"]
-            self._add(means, targets.numel())
-            table = reliability(predictive, targets, bins=_BINS)
+            found, labels, each = counted(predictive, targets, own)
+            means = {"accuracy": accuracy(predictive, targets, own), "brier": brier(predictive, targets, own)}
+            means["overconfidence"] = row_mean(found.probs.amax(-1).double(), each) - means["accuracy"]
+            self._add(means, labels.numel() if each is None else float(each.sum()))
+            table = reliability(predictive, targets, bins=_BINS, weights=own)
             shares = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)])
             self.bins.index_add_(1, table.index, shares * table.count)
         elif isinstance(predictive, RealPredictive):
-            found = {"coverage_90": coverage(predictive, targets, 0.9)}
+            means = {"coverage_90": coverage(predictive, targets, 0.9, own)}
             if not isinstance(predictive, SurvivalPredictive):  # nobody knows how far off a censored time is
-                found["rmse"] = rmse(predictive, targets) ** 2
-            self._add(found, rows)
+                means["rmse"] = rmse(predictive, targets, own) ** 2
+            self._add(means, rows)
 
-    def _add(self, means: dict[str, float], count: int) -> None:
-        """Add means over so many rows, or labels of rows."""
+    def _add(self, means: dict[str, float], count: float) -> None:
+        """Add means over so many rows, or labels of rows, or over the sum of their weights."""
         for name, mean in means.items():
-            total, number = self.sums.get(name, (0.0, 0))
+            total, number = self.sums.get(name, (0.0, 0.0))
             self.sums[name] = total + mean * count, number + count
 
     def update_ood(self, predictive: Predictive) -> None:
@@ -90,10 +94,15 @@ class Summary:
                 self.uncertainties[name][ood].append(predictive.uncertainty(measure))
 
 
-def summarise(predictive: Predictive, targets: Any, ood: Predictive | None = None) -> dict[str, float]:
-    """All scores that apply. With predictions of foreign data, also how well doubt tells it apart."""
+def summarise(
+    predictive: Predictive, targets: Any, ood: Predictive | None = None, weights: Any = None
+) -> dict[str, float]:
+    """All scores that apply. With predictions of foreign data, also how well doubt tells it apart.
+
+    Rows count by their `weights`, if any are given, but for that last question, in which all count alike.
+    """
     summary = Summary(ood=ood is not None)
-    summary.update(predictive, targets)
+    summary.update(predictive, targets, weights)
     if ood is not None:
         summary.update_ood(ood)
     return summary.compute()

@@ -122,6 +122,12 @@ class ClassPredictive(Predictive):
         found = ClassPredictive(self.weights, self.log_probs[:, counts], kept=kept)
         return found, found.labels(values[counts])
 
+    def label_weights(self, targets: Any, weights: Tensor) -> Tensor:
+        """What each of the labels that `counted` gives weighs, in their shape: as much as its row."""
+        shape = self.log_probs.shape[:-1]
+        own = weights.reshape(-1, *[1] * (len(shape) - 2)).expand(shape[1:])
+        return own if self.ignore_index is None else own[match_targets(targets, shape) != self.ignore_index]
+
     def member_values(self) -> Tensor:
         """Probabilities of each member."""
         return self.member_probs

@@ -39,7 +39,8 @@ def find_ends(module: nn.Module, inputs: Inputs, run: Callable[[Leaves], Tensor]
             names in `named_parameters`), and returns the output.
     """
     real = {name: leaf for name, leaf in module.named_parameters() if leaf.is_floating_point()}
-    leaves = {name: leaf.detach().requires_grad_() for name, leaf in real.items()}
+    device = next((leaf.device for leaf in tensors_of(inputs)), torch.device("cpu"))  # the module may be elsewhere
+    leaves = {name: leaf.detach().to(device).requires_grad_() for name, leaf in real.items()}
     layers = parameters_by_layer(module)
     with seeds.TorchStream(0), torch.enable_grad(), _recorded_calls(module, list(layers), inputs) as calls:
         output = run(leaves)

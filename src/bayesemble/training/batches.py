@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayesemble.core import seeds
-from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, check_rows
+from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, check_rows, row_weights
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Batch, Inputs, WeightedTargets, map_tensors, tensors_of
 from bayesemble.task.task import BoundTask
-from bayesemble.training.incoming.loaders import LoaderSource, as_weights, batch_bounds, loader_of
+from bayesemble.training.incoming.loaders import LoaderSource, batch_bounds, loader_of
 from bayesemble.training.incoming.mappings import has_rows, with_targets
 from bayesemble.training.incoming.streams import Stream, StreamSource, is_stream
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
@@ -195,7 +195,7 @@ def _array_source(
     check_rows(tensors, values, per_member)
     if weights is None:
         return ArraySource(tensors, values, per_member)
-    own = as_weights(weights, values, dtype)
+    own = row_weights(weights, len(values), dtype)
     counting = own > 0  # the others count for nothing
     if not counting.any():
         raise DataError("all weights are 0: there is nothing to learn from")

@@ -19,7 +19,7 @@ from bayesemble.core.errors import DataError
 from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
-from bayesemble.core.types import Leaves, WeightedTargets, tensors_of
+from bayesemble.core.types import Leaves, in_parts, tensors_of
 from bayesemble.execute.choose import AS_ASKED_FOR, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.rule import FEWEST_ROWS
@@ -183,16 +183,23 @@ class Ensemble:
         self, data: Any, *, batch_size: int | None = None, seed: int = 0
     ) -> Iterator[tuple[Predictive, Tensor]]:
         """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
+        for predictive, targets, weights in self._predictions(data, batch_size, seed, weights=False):
+            if weights is not None:
+                raise DataError("every row counts alike here; leave the weights out: (x, y)")
+            yield predictive, targets
+
+    def _predictions(
+        self, data: Any, batch_size: int | None, seed: int, weights: bool
+    ) -> Iterator[tuple[Predictive, Tensor, Tensor | None]]:
+        """Predictions of each batch, its targets, and the weights of its rows, if they have any."""
         predict = self.predictor(seed=seed)
         batch_size = predict.rows_at_a_time if batch_size is None else batch_size
-        source = as_source(data, self.task.dtype, batch_size, shuffle=False, targets=self.task.targets)
+        source = as_source(data, self.task.dtype, batch_size, False, self.task.targets, weights)
         source = source.checked(self.task, training=False)
         for number, batch in enumerate(source.in_order(batch_size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
-            if isinstance(batch.targets, WeightedTargets):
-                raise DataError("predictions are scored with every row counting alike; leave the weights out: (x, y)")
-            yield predict(batch.inputs, number=number), batch.targets.cpu()
+            yield predict(batch.inputs, number=number), *in_parts(batch.targets.cpu())
         self._last_predictor.forget_if_large()
 
     def predictor(self, num_draws: int | None = None, seed: int = 0) -> Predictor:
@@ -211,11 +218,17 @@ class Ensemble:
     def _last_predictor(self) -> LastPredictor:
         return LastPredictor()
 
-    def evaluate(self, data: Any, ood: Any = None, *, batch_size: int | None = None) -> dict[str, float]:
-        """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data."""
+    def evaluate(
+        self, data: Any, ood: Any = None, *, batch_size: int | None = None, weights: bool = False
+    ) -> dict[str, float]:
+        """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data.
+
+        Of `(x, y, w)` each row counts by its weight, as if it were there so many times; `weights=True` says that the
+        third that a data set or a loader gives is a weight. How well doubt tells foreign data apart has no weights.
+        """
         summary = Summary(ood=ood is not None)
-        for predictive, targets in self.predictions(data, batch_size=batch_size):
-            summary.update(predictive, targets)
+        for predictive, targets, own in self._predictions(data, batch_size, seed=0, weights=weights):
+            summary.update(predictive, targets, own)
         if ood is not None:
             summary.update_ood(self.predict(ood, batch_size=batch_size, keep_members=False))
         return summary.compute()
@@ -330,6 +343,6 @@ class Ensemble:
         return facts_table(f"Ensemble: {type(self.method).__name__}", facts)
 
 
-def evaluate(ensemble: Ensemble, data: Any, ood: Any = None) -> dict[str, float]:
+def evaluate(ensemble: Ensemble, data: Any, ood: Any = None, *, weights: bool = False) -> dict[str, float]:
     """Scores of an ensemble on data, and on the inputs of foreign data: see `Ensemble.evaluate`."""
-    return ensemble.evaluate(data, ood)
+    return ensemble.evaluate(data, ood, weights=weights)

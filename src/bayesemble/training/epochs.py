@@ -16,7 +16,7 @@ from torch import Tensor
 from bayesemble.core.errors import BayesembleError, DataError, Interrupted, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.offload import Allocator
-from bayesemble.core.types import Batch, Clock, Info, in_parts, total_weight
+from bayesemble.core.types import Batch, Clock, Info, in_parts
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods import Method
 from bayesemble.task.starts.checks import Clones
@@ -301,11 +301,10 @@ def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
         targets, weights = in_parts(batch.targets)
         if per_member:
             log_prob = predictive.member_log_prob(targets)[predictive.weights > 0].mean(0)
-            rows = log_prob.numel()
+            counts = torch.ones_like(log_prob, dtype=torch.bool)
         else:
-            log_prob = predictive.log_prob(targets)
-            rows = int(predictive.rows_that_count(targets).sum())
-        log_prob = log_prob.double()
-        total -= float(log_prob.sum() if weights is None else (weights * log_prob).sum())
-        count += rows if weights is None else total_weight(batch.targets)
+            log_prob, counts = predictive.log_prob(targets), predictive.rows_that_count(targets)
+        own = counts.double() if weights is None else counts * weights.cpu().double()
+        total -= float((own * log_prob.double())[own > 0].sum())
+        count += float(own.sum())
     return total / count

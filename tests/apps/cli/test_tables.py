@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import torch
 from rich.console import Console
 
 from bayesemble.apps.cli import tables
@@ -186,3 +187,14 @@ def test_control_c_leaves_a_run_that_the_same_command_finishes(call, houses, tmp
     assert "training was interrupted after epoch" in call("evaluate", tmp_path / "run")[2]
     assert call("fit", *options, "--out", tmp_path / "run")[0] == 0
     assert "interrupted" not in call("evaluate", tmp_path / "run")[2]
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_device_that_is_not_there_is_named(call, houses, tmp_path, device):
+    if getattr(torch, device).is_available():
+        pytest.skip(f"there is {device} here")
+    options = ["--target", "price", "--out", tmp_path / "run", "--num-members", "2", *QUICK, "--device", device]
+    code, _, err = call("fit", houses, *options)
+    assert code == 1
+    assert f"device='{device}' cannot be used here" in " ".join(err.split())
+    assert "Traceback" not in err

@@ -90,6 +90,7 @@ def fit(
     early_stopping: Annotated[bool | None, _training("Stop by the loss on further held-out rows.")] = None,
     validation_fraction: Annotated[float | None, _training("Share of the rows for early stopping; 0.1.")] = None,
     patience: Annotated[int | None, _training("Epochs without a better loss before it stops.")] = None,
+    device: Annotated[str | None, _training("Where to train, such as cuda or mps; the CPU.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn from the rows of a table, and say how good and how calibrated the result is.

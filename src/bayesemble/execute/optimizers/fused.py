@@ -1,8 +1,8 @@
 """Optimisers over stacked leaves: one fused update for all members, its moments kept as plain tensors.
 
 Each is a pair of functions: `init` makes the slots, `update` moves the leaves in place. They call the operations of
-torch's own fused optimisers, so the numbers are those of `torch.optim` run on each member by itself. Lion, which torch
-does not have, is written out.
+torch's own fused optimisers, so the numbers are those of `torch.optim` run on each member by itself. Lion and the
+schedule-free ones, which torch does not have, are written out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Leaves, widest
 from bayesemble.execute.optimizers.rates import Part, Rate, of_part
 
-FUSED = ("adam", "adamw", "sgd", "lion")
+SCHEDULE_FREE = ("schedule_free_sgd", "schedule_free_adamw")
+FUSED = ("adam", "adamw", "sgd", "lion", *SCHEDULE_FREE)
 EPSILON = 1e-8
-BETA_2 = {"adam": 0.999, "adamw": 0.999, "lion": 0.99}
-_MOMENTS = ("first_moment", "second_moment", "momentum")
+BETA_2 = {"adam": 0.999, "adamw": 0.999, "lion": 0.99, "schedule_free_adamw": 0.999}
+_MOMENTS = ("first_moment", "second_moment", "momentum", "fast")
 OPTIMIZER_SLOTS = (*_MOMENTS, "steps")
 _BLOCK = 1 << 17  # coordinates that are summed in single precision
 
@@ -37,6 +38,14 @@ class Optimizer:
         w <- w - rate * ( sign(beta1 m + (1 - beta1) g) + decay * w ),    m <- beta2 m + (1 - beta2) g
 
     The momentum of Adam and Lion is their first decay rate, beta 1.
+
+    "schedule_free_sgd" and "schedule_free_adamw" (Defazio et al. 2024) have two sets of weights: the parameters are the
+    average x, and the slot `fast` holds z, which moves. Gradients belong between the two, at y:
+
+        y = (1 - momentum) z + momentum x,     z <- z - rate * ( g(y) / scale + decay * y ),     x <- (1 - c) x + c z
+        c = m^2 / (sum of m^2 over all steps), m the largest rate so far
+
+    where scale is 1, or Adam's sqrt(v) + epsilon with its correction for the first steps.
     """
 
     name: str = setting(MISSING, "rule that makes steps of gradients", choices=FUSED)
@@ -51,7 +60,13 @@ class Optimizer:
     @property
     def num_moments(self) -> int:
         """How many numbers are kept beside each parameter."""
-        return int(self.momentum > 0) if self.name == "sgd" else 1 if self.name == "lion" else 2
+        return int(self.momentum > 0) if self.name == "sgd" else 1 if self.name in ("lion", "schedule_free_sgd") else 2
+
+    def looked_at(self, params: Leaves, slots: dict[str, Leaves]) -> Leaves:
+        """The weights that the gradient of the next step is taken at: the parameters, unless it is schedule-free."""
+        if self.name not in SCHEDULE_FREE:
+            return params
+        return {name: torch.lerp(slots["fast"][name], leaf, self.momentum) for name, leaf in params.items()}
 
     def check(self) -> None:
         """All of these move stacked members as each by itself."""
@@ -68,6 +83,14 @@ class Optimizer:
         if self.name == "lion":
             return {"momentum": allocator.zeros_like(params, "momentum")}
         steps = {"step": torch.zeros((), dtype=torch.float32)}
+        if self.name in SCHEDULE_FREE:
+            slots = {"fast": allocator.zeros_like(params, "fast")}
+            for name, leaf in slots["fast"].items():
+                leaf.copy_(params[name])
+            if self.name == "schedule_free_adamw":
+                slots["second_moment"] = allocator.zeros_like(params, "second_moment")
+            sums = {name: torch.zeros((), dtype=torch.float64) for name in ("largest_rate", "sum", "share")}
+            return {**slots, "steps": steps | sums}
         moments = {slot: allocator.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
         return {**moments, "steps": steps}
 
@@ -86,10 +109,13 @@ class Optimizer:
         """
         if "steps" in slots:
             slots["steps"]["step"].add_(1)
+        whole = learning_rate if isinstance(learning_rate, Sequence) else [Part(list(params), None, learning_rate)]
+        if self.name in SCHEDULE_FREE:
+            _count(slots["steps"], whole[0].rate)  # the share is the same for all parts, whose rates go in proportion
         slopes = {name: laid_out_like(gradients[name], leaf) for name, leaf in params.items()}
         groups = {"leaves": params, "slopes": slopes} | {slot: slots[slot] for slot in _MOMENTS if slot in slots}
         unbound: dict[str, dict[str, Sequence[Tensor]]] = {group: {} for group in groups}
-        for part in learning_rate if isinstance(learning_rate, Sequence) else [Part(list(params), None, learning_rate)]:
+        for part in whole:
             own = {group: of_part(leaves, part, unbound[group]) for group, leaves in groups.items()}
             if fits > 1:
                 own = {group: _each(leaves, fits) for group, leaves in own.items()}
@@ -105,7 +131,7 @@ class Optimizer:
             common |= {"momentum": self.momentum, "dampening": 0.0, "nesterov": False, "is_first_step": False}
             torch._fused_sgd_(leaves, slopes, moments.get("momentum", []), **common)
             return
-        beta2 = BETA_2[self.name] if self.beta2 is None else self.beta2
+        beta2 = BETA_2.get(self.name, 0.0) if self.beta2 is None else self.beta2
         if self.name == "lion":
             for leaf, slope, moment in zip(leaves, slopes, moments["momentum"], strict=True):
                 towards = torch.lerp(slope, moment, self.momentum).sign_()
@@ -113,6 +139,9 @@ class Optimizer:
                     towards.add_(leaf, alpha=self.weight_decay)
                 leaf.sub_(towards.mul_(rate))
                 moment.lerp_(slope, 1 - beta2)
+            return
+        if self.name in SCHEDULE_FREE:
+            self._move_both(leaves, slopes, moments, steps, rate, beta2)
             return
         update = torch._fused_adam_ if self.name == "adam" else torch._fused_adamw_
         update(
@@ -128,6 +157,37 @@ class Optimizer:
             amsgrad=False,
             **common,
         )
+
+    def _move_both(
+        self,
+        leaves: list[Tensor],
+        slopes: list[Tensor],
+        moments: dict[str, list[Tensor]],
+        steps: Leaves,
+        rate: Rate,
+        beta2: float,
+    ) -> None:
+        """A schedule-free step: of z along the gradients at y, and of x, the leaves, towards z."""
+        for index, (leaf, slope, fast) in enumerate(zip(leaves, slopes, moments["fast"], strict=True)):
+            towards = slope
+            if "second_moment" in moments:
+                second = moments["second_moment"][index]
+                second.mul_(beta2).addcmul_(slope, slope, value=1 - beta2)
+                correction = (1 - beta2 ** steps["step"].to(steps["share"])).to(leaf.dtype)
+                towards = slope / (second / correction).sqrt_().add_(self.epsilon)
+            if self.weight_decay:
+                towards = towards + self.weight_decay * torch.lerp(fast, leaf, self.momentum)
+            fast.sub_(towards * rate)
+            leaf.lerp_(fast, steps["share"].to(leaf.dtype))
+
+
+def _count(steps: Leaves, rate: Rate) -> None:
+    """Count a step into the average: the share of the newest weights in it goes by the square of the largest rate."""
+    largest = steps["largest_rate"]
+    largest.copy_(torch.maximum(largest, torch.as_tensor(rate, dtype=largest.dtype, device=largest.device)))
+    squared = largest.square()
+    steps["sum"].add_(squared)
+    steps["share"].copy_(torch.where(squared > 0, squared / steps["sum"], 0.0))
 
 
 def clip_per_member(gradients: Leaves, max_norm: float, shared: frozenset[str]) -> None:

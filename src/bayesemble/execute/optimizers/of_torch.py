@@ -149,6 +149,10 @@ class TorchOptimizer:
                         "in its state. Use one that goes number by number, such as torch.optim.RMSprop"
                     )
 
+    def looked_at(self, params: Leaves, slots: dict[str, Leaves]) -> Leaves:
+        """The weights that gradients are taken at: the parameters."""
+        return params
+
     def init(self, params: Leaves, allocator: Allocator = MEMORY) -> dict[str, Leaves]:
         """Make the slots, all zero; the first step fills them."""
         slots: dict[str, Leaves] = {_COUNT: {"step": torch.zeros((), dtype=torch.float32)}}

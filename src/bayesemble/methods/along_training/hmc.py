@@ -84,6 +84,7 @@ class HMC(Method):
         """One transition of all chains."""
         task, clock, members = context.task, context.clock, state.members
         inverse_mass, step_size = state.slots["mass"]["inverse"], state.slots["step_size"]["log"].exp()
+        wide = inverse_mass.dtype  # double, unless the device has none
 
         def pull(position: Tensor) -> tuple[Tensor, Tensor]:
             at = replace(members, params=unflatten(position, members.params))
@@ -91,8 +92,8 @@ class HMC(Method):
             return values, flatten(task.log_joint_gradient(gradients, at.params))
 
         def energy(values: Tensor, position: Tensor, momentum: Tensor) -> Tensor:
-            log_joint = task.log_joint(values.double(), unflatten(position.double(), members.params))
-            return (momentum.double().square() * inverse_mass).sum(1) / 2 - log_joint
+            log_joint = task.log_joint(values.to(wide), unflatten(position.to(wide), members.params))
+            return (momentum.to(wide).square() * inverse_mass).sum(1) / 2 - log_joint
 
         start = flatten(members.params)
         momentum, uniform = _random(start, inverse_mass, clock)
@@ -112,13 +113,13 @@ class HMC(Method):
         for name, leaf in buffers.items():
             members.buffers[name][~accepted] = leaf[~accepted]
         if clock.step < self._num_warmup(clock):
-            self._adapt(state.slots, position.double(), probability, clock)
+            self._adapt(state.slots, position.to(wide), probability, clock)
         else:
             self._sample(state, probability, divergent, clock, lambda: _settle(pull, position, members))
         info = {
-            "loss": -torch.where(accepted, end_values, values).double(),
+            "loss": -torch.where(accepted, end_values, values).to(wide),
             "acceptance": probability,
-            "divergent": divergent.double(),
+            "divergent": divergent.to(wide),
             "step_size": step_size,
             "gradients": torch.full_like(step_size, 1 + num_steps),
         }
@@ -252,7 +253,7 @@ def _random(like: Tensor, inverse_mass: Tensor, clock: Clock) -> tuple[Tensor, T
     generators = [seeds.generator(clock.seed, "member", i, "hmc", clock.step) for i in range(len(like))]
     normal = torch.stack([torch.randn(like.shape[1], generator=g, dtype=like.dtype) for g in generators])
     uniform = torch.stack([torch.rand((), generator=g, dtype=torch.float64) for g in generators])
-    return normal.to(like.device) / inverse_mass.sqrt().to(like.dtype), uniform.to(like.device)
+    return normal.to(like.device) / inverse_mass.sqrt().to(like.dtype), uniform.to(inverse_mass)
 
 
 def _settle(pull: Pull, position: Tensor, members: Members) -> None:

@@ -175,7 +175,8 @@ class CyclicalSGMCMC(Method):
         falling = torch.full((self.num_members,), self.learning_rate * now.factor, dtype=torch.float64)
         if self.excess_variance is None or not now.sampling:
             return falling
-        largest, batches = state.slots[_STIFFNESS]["largest"], task.num_data / total_weight(batch.targets_of(0))
+        largest = state.slots[_STIFFNESS]["largest"].cpu().double()
+        batches = task.num_data / total_weight(batch.targets_of(0))
         of_steps, of_batches = 1 / (4 - 2 * self.friction), (batches - 1) / (2 * self.friction)
         allowed = task.num_data * self.excess_variance / largest
         return torch.where(largest > 0, falling.clamp(allowed / (of_steps + of_batches), allowed / of_steps), falling)

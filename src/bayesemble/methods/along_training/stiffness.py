@@ -9,13 +9,14 @@ matters. `c` comes from below; a few iterations are enough where only its size i
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayesemble.core import seeds
 from bayesemble.core.members import Members
-from bayesemble.core.types import Batch, Leaves
+from bayesemble.core.types import Batch, Leaves, widest
 from bayesemble.methods.base import Context
 
 ITERATIONS = 4
@@ -25,7 +26,8 @@ def stiffness(members: Members, batch: Batch, context: Context) -> Tensor:
     """The largest curvature of minus the log joint of each member, `(member,)`; costs `ITERATIONS` + 1 gradients."""
     direction = _random_directions(members.params, context)
     gradient = _gradient(members, batch, context)
-    curvature = torch.full((members.num_members,), context.task.data_factor, dtype=torch.float64)
+    like: Any = {"dtype": widest(members.weights.device), "device": members.weights.device}
+    curvature = torch.full((members.num_members,), context.task.data_factor, **like)
     found = curvature
     for _ in range(ITERATIONS):
         length = curvature.rsqrt()
@@ -66,7 +68,8 @@ def _random_directions(params: Leaves, context: Context) -> Leaves:
 def _norms(leaves: Leaves) -> Tensor:
     """Lengths over all leaves, `(member,)`; summed by name, as a checkpoint keeps no other order."""
     ordered = [leaves[name] for name in sorted(leaves)]
-    return torch.stack([leaf.double().square().reshape(len(leaf), -1).sum(1) for leaf in ordered]).sum(0).sqrt()
+    squares = [leaf.to(widest(leaf.device)).square().reshape(len(leaf), -1).sum(1) for leaf in ordered]
+    return torch.stack(squares).sum(0).sqrt()
 
 
 def _times(factors: Tensor, leaf: Tensor) -> Tensor:

@@ -233,7 +233,7 @@ class Subspace(GradientMethod):
                 with batch_norm.batch_statistics(task.module):
                     function, networks = batch_norm.log_likelihood_of(task), self._moved(state, points)
                     _, slopes = context.executor.gradients(function, networks, batch)
-                slope = subspaces.pulled_back(slopes, state.slots[_BASIS]).double() * task.num_data / divisor
+                slope = subspaces.pulled_back(slopes, state.slots[_BASIS]).cpu().double() * task.num_data / divisor
                 kl = (log_width.exp() ** 2 + mean**2) / (2 * self.std**2) - log_width
                 surrogate = kl.sum() - (slope * (mean + log_width.exp() * noise)).sum()
                 optimizer.zero_grad()
@@ -296,5 +296,5 @@ def _log_likelihood(members: Members, data: TrainingData, context: Context) -> T
                 function = _at(batch_norm.log_likelihood_of(task), batch.targets)
                 value = executor.outputs(function, members, batch.inputs, batch.inputs_per_member)
         size = total_weight(batch.targets_of(0))
-        total, rows = total + size * value.double().cpu(), rows + size
+        total, rows = total + size * value.cpu().double(), rows + size
     return total * task.num_data / rows

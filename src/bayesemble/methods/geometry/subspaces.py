@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from bayesemble.core.types import Leaves
+from bayesemble.core.types import Leaves, exact
 
 LogDensity = Callable[[Tensor], Tensor]
 """Log likelihood of coordinates `(member, dim)`, one value for each member."""
@@ -42,7 +42,7 @@ def random(like: Leaves, dim: int, length: Tensor, generators: list[torch.Genera
         for name, leaf in like.items()
     }
     factor = torch.linalg.cholesky(basis_products(drawn))
-    turn = torch.linalg.inv(factor) * length.double().reshape(-1, 1, 1)  # inv(L) P has orthonormal rows
+    turn = torch.linalg.inv(factor) * exact(length).reshape(-1, 1, 1)  # inv(L) P has orthonormal rows
     return {name: torch.einsum("mrs,ms...->mr...", turn.to(leaf), leaf) for name, leaf in drawn.items()}
 
 
@@ -65,7 +65,7 @@ def of_curve(points: Leaves) -> tuple[Leaves, Leaves]:
 
 def basis_products(basis: Leaves) -> Tensor:
     """P P^T of each member, `(member, dim, dim)`, summed leaf by leaf."""
-    flat = [leaf.reshape(*leaf.shape[:2], -1).double() for leaf in basis.values()]
+    flat = [exact(leaf.reshape(*leaf.shape[:2], -1)) for leaf in basis.values()]
     return torch.stack([torch.einsum("mrd,msd->mrs", leaf, leaf) for leaf in flat]).sum(0)
 
 
@@ -80,12 +80,12 @@ def under_prior(
     another.
     """
     here = gradient(centre)
-    pull = pulled_back(here, {name: basis[name] for name in here}).double()
+    pull = exact(pulled_back(here, {name: basis[name] for name in here}))
     dim, rows = pull.shape[1], []
     for index in range(dim):
         moved = {name: leaf + basis[name][:, index] for name, leaf in centre.items()}
         change = {name: leaf - here[name] for name, leaf in gradient(moved).items()}
-        rows.append(-pulled_back(change, {name: basis[name] for name in change}).double())
+        rows.append(-exact(pulled_back(change, {name: basis[name] for name in change})))
     precision = torch.stack(rows, 1)
     factor, failed = torch.linalg.cholesky_ex((precision + precision.mT) / 2)
     if failed.any():

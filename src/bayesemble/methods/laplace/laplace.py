@@ -35,7 +35,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.memory import available_memory
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, WeightedTargets, map_tensors
+from bayesemble.core.types import Batch, Info, Inputs, Leaves, TrainingData, WeightedTargets, exact, map_tensors
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod, in_turn
 from bayesemble.methods.laplace import by_features, gauss_newton
@@ -92,6 +92,7 @@ class Laplace(GradientMethod):
     draws: int = setting(30, "networks drawn for a prediction that has no closed form, unless told otherwise", least=1)
 
     independent = True
+    moves_by_gradient_alone = True
     drawn_slots = (SLOT,)
 
     def __post_init__(self) -> None:
@@ -334,7 +335,7 @@ class Laplace(GradientMethod):
 def _squared_distance(task: BoundTask, name: str, leaf: Tensor) -> float:
     """|w - c|^2 of a leaf from where the task's prior stands."""
     centers = {} if task.prior is None else task.prior.centers
-    return float((leaf - centers[name] if centers else leaf).double().square().sum())
+    return float(exact(leaf - centers[name] if centers else leaf).square().sum())
 
 
 def _is_quick(structure: str, names: list[str], task: BoundTask) -> bool:

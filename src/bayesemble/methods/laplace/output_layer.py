@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bayesemble.core.types import Inputs, Leaves, map_tensors
+from bayesemble.core.types import Inputs, Leaves, exact, map_tensors, widest
 from bayesemble.methods.laplace.gauss_newton import Network
 from bayesemble.task.network_ends import parameters_by_layer
 from bayesemble.task.select import layers
@@ -153,7 +153,7 @@ def _picked(network: Network, name: str, inputs: Inputs) -> Tensor | None:
         probe = _call(network, name, inputs, moved, _as_given(layer, digits.to(plain.given)))
         if probe is None or probe.outputs.shape != found.shape or not torch.equal(probe.features, plain.features):
             return None
-        digit = probe.outputs.double() / _STEP + base // 2
+        digit = probe.outputs.to(widest(probe.outputs.device)) / _STEP + base // 2
         if not ((digit == digit.round()) & (digit >= 0) & (digit < base)).all():
             return None
         found, worth = found + worth * digit.long(), worth * base
@@ -172,8 +172,8 @@ def _is_linear(network: Network, name: str, call: _Call) -> bool:
     weight, bias = _weight_and_bias(network, name)
     if call.features.shape[2] != weight.shape[1] or call.given.shape[2] != weight.shape[0]:
         return False
-    features = call.features.double()
-    error = (features @ weight.T + bias - call.given.double()).abs()
+    features = exact(call.features)
+    error = (features @ weight.T + bias - exact(call.given)).abs()
     size = features.abs() @ weight.abs().T + bias.abs()
     return bool((error <= _ROUNDING * torch.finfo(call.given.dtype).eps * size.amax().clamp_min(1e-30)).all())
 
@@ -181,8 +181,8 @@ def _is_linear(network: Network, name: str, call: _Call) -> bool:
 def _weight_and_bias(network: Network, name: str) -> tuple[Tensor, Tensor]:
     """Of a layer, `(channel, feature)` and `(channel,)`, in double precision."""
     prefix, values = f"{name}." if name else "", network.buffers | network.params
-    weight = values[f"{prefix}weight"].flatten(1).double()
-    return weight, values.get(f"{prefix}bias", weight.new_zeros(len(weight))).double()
+    weight = exact(values[f"{prefix}weight"].flatten(1))
+    return weight, exact(values.get(f"{prefix}bias", weight.new_zeros(len(weight))))
 
 
 def _tells_apart(network: Network, name: str) -> bool:

@@ -25,7 +25,18 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Clock, Info, Inputs, Leaves, OutputFunction, Outputs, map_tensors, tensors_of
+from bayesemble.core.types import (
+    Batch,
+    Clock,
+    Info,
+    Inputs,
+    Leaves,
+    OutputFunction,
+    Outputs,
+    exact,
+    map_tensors,
+    tensors_of,
+)
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import observe, prior_factor
 from bayesemble.methods.repulsion import density_scores, interacting
@@ -225,11 +236,11 @@ class _NumberToClimb:
         interacting.check_finite(gram, "outputs", self.context)
         forces = self.method.forces_in(task, gram, dim - self.space.dependent(task, outputs["features"][0]))
         pull = task.prior_weight * self.space.prior_every * _prior_score(self.prior, features.detach())
-        push = -forces.repelling[-len(features) :].to(features.dtype) @ (
+        push = -forces.repelling[-len(features) :].to(features) @ (
             positions - positions[0] if self.method.centred else positions
         )
         drift = log_likelihood.sum()
-        self.shares = None if forces.driving is None else forces.driving.to(features.dtype)
+        self.shares = None if forces.driving is None else forces.driving.to(features)
         if self.measure or self.shares is not None:
             slope = torch.autograd.grad(drift, outputs["outputs"], retain_graph=True)[0].flatten(1)
         if self.measure:
@@ -275,7 +286,7 @@ def _prior_score(prior: Tensor | None, features: Tensor) -> Tensor:
     pull = torch.zeros_like(features)
     if prior is not None:
         width = prior.shape[1]
-        pull[:, :width] = density_scores.ssge(prior.double(), at=features[:, :width].double())
+        pull[:, :width] = density_scores.ssge(exact(prior), at=exact(features[:, :width])).to(pull)
     return pull
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from bayesemble.core.errors import TrainingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting, validate
-from bayesemble.core.types import Batch, Clock, Info, Leaves
+from bayesemble.core.types import Batch, Clock, Info, Leaves, exact
 from bayesemble.execute.optimizers.fused import leaf_rows
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
@@ -245,7 +245,7 @@ def products(leaves: list[Tensor], centred: bool = True) -> tuple[Tensor, int]:
         for block in blocks(rows):
             offsets = block - block[0] if centred else block
             parts.append(offsets @ offsets.T)
-    total = torch.stack(parts).double().sum(0)
+    total = exact(torch.stack(parts)).sum(0)
     if not centred:
         return total, dim
     return total - total.mean(0) - total.mean(1, keepdim=True) + total.mean(), dim
@@ -262,7 +262,7 @@ def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:
     `driving` has the lengths of the driving forces, with the factor on them.
     """
     squares = ((repelling @ gram) * repelling).sum(1)[-len(driving) :]
-    return {"driving_norm": driving.double(), "repulsion_norm": squares.clamp(min=0).sqrt()}
+    return {"driving_norm": exact(driving), "repulsion_norm": squares.clamp(min=0).sqrt()}
 
 
 def watch(found: Info, context: Context) -> None:

@@ -37,5 +37,5 @@ def step(method: MethodInSpace, state: State, batch: Batch, context: Context) ->
     own_clock = Clock(clock.step - begin, end - begin, seeds.child(clock.seed, "turn", current))
     finished_and_own = members.part(0, current + 1)
     moved, info = method.own_space.step(method, own, batch, replace(context, clock=own_clock), finished_and_own)
-    begun = (torch.arange(count, device=members.weights.device) <= current).double() / (current + 1)
+    begun = (torch.arange(count, device=members.weights.device) <= current).to(members.weights.dtype) / (current + 1)
     return State(replace(members, weights=begun), moved.slots), info

@@ -16,7 +16,7 @@ from torch import Tensor
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
-from bayesemble.core.types import Batch, Info, Leaves
+from bayesemble.core.types import Batch, Info, Leaves, brought_to, exact
 from bayesemble.execute.optimizers.fused import laid_out_like, leaf_rows, member_norms
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import interacting
@@ -79,6 +79,8 @@ class WeightSpace(Space):
             driving = factor * member_norms([gradients[name] for name in names])
             estimate |= interacting.norms(driving, forces.repelling, gram)
             interacting.watch(estimate, context)
+            device = state.members.weights.device
+            estimate = {name: brought_to(found, device) for name, found in estimate.items()}
         forces = Forces(estimate.get("driving"), estimate["repelling"])
         # In large networks members are far apart, and a pass through all weights costs time.
         centred = method.centred and not interacting.is_large(context.task)
@@ -98,7 +100,7 @@ def _times_wider(task: BoundTask, members: Members) -> float:
     """How many times wider the prior is than the weights of the members: both as root mean squares of all weights."""
     own = {name: leaf for name, leaf in members.params.items() if name in task.scales}
     wanted = sum(task.scales[name] ** 2 * leaf.numel() for name, leaf in own.items())
-    return (wanted / max(float(sum(leaf.double().square().sum() for leaf in own.values())), 1e-300)) ** 0.5
+    return (wanted / max(float(sum(exact(leaf).square().sum() for leaf in own.values())), 1e-300)) ** 0.5
 
 
 def combine(

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Sampler
 
 from bayesemble.core import seeds
-from bayesemble.core.arrays import as_inputs, as_tensor, check_rows
+from bayesemble.core.arrays import as_inputs, as_tensor, check_rows, row_weights
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.types import Batch, Inputs, WeightedTargets, map_tensors
 from bayesemble.task.task import BoundTask
@@ -139,7 +139,7 @@ class LoaderSource:
         inputs, targets = map_tensors(lambda leaf: leaf.to(self.device), inputs), targets.to(self.device)
         if not self.weighted:
             return Batch(inputs, targets)
-        weights = as_weights(item[2], targets, self.dtype)
+        weights = row_weights(item[2], len(targets), self.dtype)
         if not weights.any():
             raise DataError("all rows of a batch have the weight 0: there is nothing to learn from it")
         return Batch(inputs, WeightedTargets(targets, weights.to(self.device)))
@@ -189,20 +189,6 @@ def loader_of(data: Any, batch_size: int | None, shuffle: bool) -> DataLoader[An
     if not len(data):
         raise DataError("the data has no rows; at least one is needed")
     return DataLoader(data, batch_sampler=RowNumbers(len(data), batch_size, shuffle), collate_fn=stack_rows)
-
-
-def as_weights(given: Any, targets: Tensor, dtype: torch.dtype) -> Tensor:
-    """A weight for each row, as numbers that are not negative."""
-    weights = as_tensor(given, "weights", dtype).to(dtype)
-    if weights.dim() == 2 and weights.shape[1] == 1:
-        weights = weights.squeeze(1)
-    if weights.shape != targets.shape[:1]:
-        raise DataError(f"{len(targets)} rows need as many weights, got them in the shape {tuple(weights.shape)}")
-    wrong = ~(weights >= 0) | ~weights.isfinite()
-    if wrong.any():
-        row = int(wrong.nonzero()[0])
-        raise DataError(f"weights are numbers from 0, that of row {row} is {weights[row].item()}")
-    return weights
 
 
 def batch_bounds(num_rows: int, batch_size: int | None) -> list[tuple[int, int]]:

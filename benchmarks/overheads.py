@@ -1,0 +1,79 @@
+"""What callbacks and accumulation cost beside the steps themselves: ratios of processor time, best of several turns.
+
+Accumulation is compared with the sum of what its parts cost by themselves: `python benchmarks/overheads.py`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+import bayesemble as be
+from bayesemble.core.types import Batch, Clock
+from bayesemble.execute.loop import Loop
+from bayesemble.methods.base import Context
+
+TURNS = 12
+
+
+class Looks(be.Callback):
+    """A callback that is called at each step and epoch, and does nothing."""
+
+    def on_step(self, step: int, info: object) -> None:
+        """Nothing."""
+
+    def on_epoch(self, state: object, row: object) -> None:
+        """Nothing."""
+
+
+def network() -> nn.Module:
+    """One of a usual size for tables."""
+    return nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
+
+
+def best(*runs: Callable[[], object]) -> list[float]:
+    """The least processor time of each, in turns."""
+    times = [[] for _ in runs]
+    for _ in range(TURNS):
+        for own, run in zip(times, runs, strict=True):
+            begin = time.process_time()
+            run()
+            own.append(time.process_time() - begin)
+    return [min(own) for own in times]
+
+
+def callbacks() -> float:
+    """Training with two callbacks, by training without any."""
+    x = torch.randn(2048, 16, generator=torch.Generator().manual_seed(0))
+    data, task = (x, (x[:, 0] > 0).long()), be.Task(network, be.Categorical())
+
+    def run(called: list[be.Callback]) -> None:
+        method = be.DeepEnsemble(num_members=5)
+        be.fit(task, method, data, epochs=8, batch_size=256, executor="vmap", progress=False, callbacks=called)
+
+    plain, called = best(lambda: run([]), lambda: run([Looks(), Looks()]))
+    return called / plain
+
+
+def accumulation() -> float:
+    """The gradient of a batch in four parts, by the gradients of these parts one after the other."""
+    x = torch.randn(1024, 16, generator=torch.Generator().manual_seed(0))
+    y, task = (x[:, 0] > 0).long(), be.Task(network, be.Categorical())
+    bound = task.bind(len(x), x[:4])
+    members = bound.new_members(5, seed=0)
+    clock = Clock(step=0, total_steps=1, seed=0)
+    whole = Context(replace(bound, max_batch=256), Loop(), clock)
+    parts = Context(bound, Loop(), clock)
+    pieces = [Batch(a, b) for a, b in zip(x.split(256), y.split(256), strict=True)]
+    together, apart = best(
+        lambda: [whole.gradients(members, Batch(x, y)) for _ in range(5)],
+        lambda: [parts.gradients(members, piece) for _ in range(5) for piece in pieces],
+    )
+    return together / apart
+
+
+if __name__ == "__main__":
+    print(f"two callbacks: {100 * (callbacks() - 1):+.1f} % of a step")
+    print(f"accumulation in four parts: {100 * (accumulation() - 1):+.1f} % of the sum of its parts")
