@@ -24,7 +24,7 @@ from bayesemble.methods.size import check_memory
 from bayesemble.task.starts.center import check_same_center, on_device
 from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training.batches import BatchSource, as_source
+from bayesemble.training.batches import BatchSource, source_for
 from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
@@ -103,7 +103,7 @@ def prepare(
     device = _usable(device, task.dtype)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
-    source = as_source(data, task.dtype, batch_size, targets=task.targets, weights=weights)
+    source = source_for(task, data, batch_size, weights=weights)
     bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
@@ -118,7 +118,7 @@ def prepare(
         bound = replace(bound, prior=on_device(bound.prior, device))
     held_out = None
     if validation is not None:
-        held_out = as_source(validation, task.dtype, batch_size, False, task.targets, weights)
+        held_out = source_for(task, validation, batch_size, shuffle=False, weights=weights)
         held_out = held_out.checked(bound, training=False)
         held_out.check_members(method.num_members)
 
