@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bayesemble.core.errors import CheckpointError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Disk
 from bayesemble.core.settings import require, whole
-from bayesemble.core.types import widest
+from bayesemble.core.types import in_parts, widest
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.precision import check_precision
@@ -21,6 +22,7 @@ from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry.batch_norm import norm_buffers
 from bayesemble.methods.size import check_memory
+from bayesemble.task.first_look import warn_of_scale
 from bayesemble.task.starts.center import check_same_center, on_device
 from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
@@ -289,6 +291,7 @@ def _start(
     batch = next(source.epoch(0, plan.batch_size, plan.seed, rows))
     if start is None:
         refuse_trained(task, batch)
+        warn_of_scale(task.likelihood, in_parts(batch.targets)[0], lambda: _first_outputs(task))
     state = settled(begin(task, method, plan.seed, start, plan.epochs).to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
@@ -308,6 +311,13 @@ def _start(
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
     standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)
     return Run(ensemble, standing)
+
+
+def _first_outputs(task: BoundTask) -> Tensor:
+    """What a network begins with, on a few rows."""
+    assert task.example is not None
+    with torch.no_grad():
+        return task.forward(*task.new_member(seed=0), task.example)
 
 
 def _with_recording(run: Run, checkpoint: str | Path | None) -> Run:
