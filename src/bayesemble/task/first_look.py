@@ -48,6 +48,7 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
         hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
+        hint += "; they have no axis but that of the rows: add one, as x[:, None]" if shapes == [shapes[0][:1]] else ""
         raise DataError(f"{name} cannot run on inputs of shape {shapes}: {error}{hint}") from error
     if not all(map(torch.equal, tensors_of(rows), tensors_of(inputs))):
         raise ModelError(
@@ -56,7 +57,8 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
         )
     count = shapes[0][0]
     if outputs.dim() == 0 or outputs.shape[0] != count:
-        raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}")
+        hint = "; the inputs have no axis but that of the rows: add one, as x[:, None]" if shapes == [(count,)] else ""
+        raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}{hint}")
     return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes, _are_probabilities(outputs))
 
 
