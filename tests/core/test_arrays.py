@@ -256,6 +256,7 @@ def test_a_file_mapped_into_memory_is_not_copied(tmp_path, mode, recwarn):
     mapped = np.load(tmp_path / "x.npy", mmap_mode=mode)
     tensor = as_tensor(mapped, "inputs", FLOAT)
     assert tensor.data_ptr() == mapped.ctypes.data
+    assert as_tensor(np.asarray(mapped)[1:], "inputs", FLOAT).data_ptr() == mapped[1:].ctypes.data, "a view of it too"
     del mapped
     assert tensor.tolist() == NUMBERS, "it lives as long as the tensor does"
     assert not recwarn.list

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -52,6 +54,45 @@ def test_a_network_that_ends_in_a_softmax_is_warned_of_where_logits_are_wanted()
         be.Task(make, be.Categorical()).bind(5, x)
     be.Task(make, be.Gaussian(0.1)).bind(5, x)  # shares of a whole may be what is predicted
     be.Task(lambda: nn.Linear(4, 3), be.Categorical()).bind(5, x)
+
+
+@pytest.mark.parametrize(
+    ("factor", "likelihood", "heads", "words"),
+    [
+        (1e4, be.Gaussian(0.1), 1, "begin at about 0.[1-9], and training would hardly get there"),
+        (1e4, be.Gaussian("learned"), 1, "begin at about"),
+        (1e4, be.HeteroscedasticGaussian(), 2, "begin at about"),
+        (1e4, be.GaussianMixture(2), 6, "begin at about"),
+        (1e-5, be.Gaussian(), 1, r"the noise of Gaussian\(noise=1.0\) is more than a thousand times as large"),
+        (1e-5, be.HeteroscedasticStudent(), 2, "hides them"),
+        (1.0, be.Gaussian(1e-4), 1, None),
+        (100.0, be.Gaussian(), 1, None),
+        (1e-5, be.Gaussian(1e-6), 1, None),
+        (0.0, be.Gaussian(), 1, None),
+        (1e6, be.Poisson(), 1, None),
+    ],
+)
+def test_targets_far_from_the_scale_of_the_outputs_are_warned_of(factor, likelihood, heads, words, recwarn):
+    x = torch.linspace(-1, 1, 20)[:, None]
+    y = (factor * x[:, 0].abs()).round() if isinstance(likelihood, be.Poisson) else factor * x[:, 0]
+    task = be.Task(lambda: nn.Linear(1, heads), likelihood)
+    be.fit(task, be.DeepEnsemble(num_members=1, learning_rate=1e-9), (x, y), epochs=1, progress=False)
+    told = [str(one.message) for one in recwarn if "in size" in str(one.message)]
+    assert len(told) == (words is not None)
+    if words is not None:
+        assert re.search(words, told[0])
+        assert "divide the targets by their standard deviation" in told[0]
+        assert next(one for one in recwarn if "in size" in str(one.message)).filename == __file__
+
+
+def test_a_network_that_begins_with_large_outputs_may_have_large_targets():
+    class Scaled(nn.Linear):
+        def forward(self, x):
+            return 1e4 * super().forward(x)
+
+    x = torch.linspace(-1, 1, 20)[:, None]
+    data, method = (x, 1e4 * x[:, 0]), be.DeepEnsemble(num_members=1)
+    be.fit(be.Task(lambda: Scaled(1, 1), be.Gaussian(10.0)), method, data, epochs=1, progress=False)
 
 
 def test_classes_on_axis_1_are_recognised():

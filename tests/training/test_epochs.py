@@ -112,6 +112,7 @@ def test_a_gradient_that_is_no_number_is_noticed_though_the_loss_is_finite():
     assert ((found.state.members.weights == 0) <= starts).all()
 
 
+@pytest.mark.filterwarnings("ignore:targets are about")
 def test_if_all_are_lost_that_is_an_error():
     x, y = table()
     with pytest.raises(be.TrainingError, match="no member is finite any more in epoch 1"):

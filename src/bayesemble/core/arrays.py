@@ -143,7 +143,16 @@ def _native(values: Any, name: str) -> NumpyArray:
         return native.copy()
     if native.flags.writeable:
         return native
-    return np.asarray(_Mapped(native)) if isinstance(values, np.memmap) else native.copy()
+    return np.asarray(_Mapped(native)) if _is_mapped(native) else native.copy()
+
+
+def _is_mapped(array: Any) -> bool:
+    """Whether an array is a file mapped into memory, or a view of one."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
 
 
 class _Mapped:

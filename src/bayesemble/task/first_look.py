@@ -14,6 +14,7 @@ from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.recomputation import Watch
 
 _ROUNDING = 1e-4
+_FAR = 1e3  # by how much targets may differ from the outputs that a network begins with
 
 
 class Seen(NamedTuple):
@@ -47,6 +48,7 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         whole = not all(leaf.is_floating_point() for leaf in tensors_of(inputs))
         hint = "; the inputs are whole numbers: unless they are indices, make them real" if whole else ""
+        hint += "; they have no axis but that of the rows: add one, as x[:, None]" if shapes == [shapes[0][:1]] else ""
         raise DataError(f"{name} cannot run on inputs of shape {shapes}: {error}{hint}") from error
     if not all(map(torch.equal, tensors_of(rows), tensors_of(inputs))):
         raise ModelError(
@@ -55,7 +57,8 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
         )
     count = shapes[0][0]
     if outputs.dim() == 0 or outputs.shape[0] != count:
-        raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}")
+        hint = "; the inputs have no axis but that of the rows: add one, as x[:, None]" if shapes == [(count,)] else ""
+        raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}{hint}")
     return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes, _are_probabilities(outputs))
 
 
@@ -72,6 +75,32 @@ def warn_of_probabilities(seen: Seen, name: str, likelihood: Likelihood) -> None
             f"{type(likelihood).__name__} takes logits and has a softmax of its own; leave the last softmax out",
             stacklevel=5,
         )
+
+
+def warn_of_scale(likelihood: Likelihood, targets: Tensor, begins: Callable[[], Tensor]) -> None:
+    """Warn of targets that the outputs are far from where a network `begins`, or that the noise hides.
+
+    A network that is made for large targets, and one that is trained already, begins with large outputs.
+    """
+    if not likelihood.reads_as_is:
+        return
+    size, noise = _size(targets), likelihood.target_noise() or 1.0
+    if 0 < size < noise / _FAR:
+        what = f"the noise of {likelihood} is more than a thousand times as large and hides them"
+    elif size > _FAR and size > _FAR * (begun := _size(begins())):
+        what = f"the outputs of the network begin at about {begun:.1g}, and training would hardly get there"
+    else:
+        return
+    warnings.warn(
+        f"targets are about {size:.1g} in size, but {what}; divide the targets by their standard deviation, after "
+        "subtracting the mean, and state the noise on that scale",
+        stacklevel=6,
+    )
+
+
+def _size(values: Tensor) -> float:
+    """Root mean square."""
+    return float(values.double().square().mean().sqrt())
 
 
 def together(found: list[Seen], names: list[str]) -> Seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -66,6 +66,9 @@ class Task:
     """Names or patterns, such as "head.*", of leaves of a given network that each member draws anew."""
     targets: str | None = None
     """The key of the targets in data that come as mappings, such as "labels" in the batches of a tokenizer."""
+    unpack: Callable[[Any], Any] | None = None
+    """A function that makes `(inputs, targets)` of each batch that a loader, stream or data set yields, in any form; or
+    `(inputs, targets, weights)`, for `fit(weights=True)`. What is handed over whole, as arrays, is not unpacked."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "model", checked_source(self.model))
@@ -80,6 +83,9 @@ class Task:
         check_start(self.start, self.jitter, as_patterns(self.fresh), self.networks_given, self.mixed)
         if not (self.targets is None or isinstance(self.targets, str)):
             raise SettingError(f'targets is the key of the targets, such as "labels", got {self.targets!r}')
+        if not (self.unpack is None or (callable(self.unpack) and self.targets is None)):
+            came = repr(self.unpack) if self.targets is None else f"it beside targets={self.targets!r}"
+            raise SettingError(f"unpack is a function that gives (inputs, targets) of a batch, got {came}")
 
     @property
     def module(self) -> nn.Module:
@@ -182,18 +188,10 @@ class Task:
 
     def _bound(self, num_data: float, num_rows: int, seen: Seen, example: Inputs | None) -> BoundTask:
         given = self.networks_given[0] if self.start == "given" and self.networks_given and not self.mixed else None
+        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(Task)}
+        own |= {"prior": around_start(self.prior, given, as_patterns(self.fresh)), "num_data": num_data}
         return BoundTask(
-            self.model,
-            self.likelihood,
-            around_start(self.prior, given, as_patterns(self.fresh)),
-            self.temperature,
-            self.output,
-            num_data=num_data,
-            start=self.start,
-            jitter=self.jitter,
-            train_frozen=self.train_frozen,
-            fresh=self.fresh,
-            targets=self.targets,
+            **own,
             num_rows=num_rows,
             output_shape=seen.output_shape,
             stochastic=seen.stochastic,

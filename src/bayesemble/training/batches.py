@@ -6,7 +6,7 @@ Arrays and tensors are batched by index, without the overhead of a `DataLoader`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,10 +19,11 @@ from bayesemble.core.arrays import as_inputs, as_tensor, check_member_count, che
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.types import Batch, Inputs, WeightedTargets, map_tensors, tensors_of
-from bayesemble.task.task import BoundTask
+from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.incoming.loaders import LoaderSource, batch_bounds, loader_of
-from bayesemble.training.incoming.mappings import has_rows, with_targets
+from bayesemble.training.incoming.mappings import columns_of, has_rows, with_targets
 from bayesemble.training.incoming.streams import Stream, StreamSource, is_stream
+from bayesemble.training.incoming.unpacking import AS_YIELDED, Unpacking
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
 
 _NUMBERS_AT_A_TIME = 1 << 20  # that are gathered from memory
@@ -140,19 +141,26 @@ class ArraySource:
 BatchSource = ArraySource | LoaderSource
 
 
+def source_for(
+    task: Task, data: Any, batch_size: int | None = None, *, shuffle: bool = True, weights: bool = False
+) -> BatchSource:
+    """A source of batches as a task reads them: see `as_source`."""
+    return as_source(data, task.dtype, batch_size, shuffle, Unpacking.of(task), weights)
+
+
 def as_source(
     data: Any,
     dtype: torch.dtype,
     batch_size: int | None = None,
     shuffle: bool = True,
-    targets: str | None = None,
+    unpacking: Unpacking = AS_YIELDED,
     weights: bool = False,
 ) -> BatchSource:
     """Turn `(x, y)`, `(x, y, w)`, a mapping, a `Dataset`, a `DataLoader`, `Stream` or `PerMember` data into a source of
     batches.
 
-    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of. `targets` is the key of
-    the targets in mappings. Whether the last of what a data set or a loader gives are weights, `weights` says.
+    A `Dataset` is put into a `DataLoader`, whose batches `shuffle` and `batch_size` speak of. `unpacking` says what the
+    targets are in mappings and in batches of any form; `weights`, whether the last of what is given are weights.
     """
     if isinstance(data, ArraySource | LoaderSource):
         return data
@@ -167,17 +175,19 @@ def as_source(
         data = Stream(data)
     if isinstance(data, Stream):
         size = batch_size if shuffle or isinstance(data.batches, IterableDataset) else None  # others have their own
-        return StreamSource.of(data, size, dtype, targets, weights)
+        return StreamSource.of(data, size, dtype, unpacking, weights)
     if isinstance(data, DataLoader):
-        return LoaderSource(data, dtype, targets, weighted=weights)
-    if isinstance(data, TensorDataset):
+        return LoaderSource(data, dtype, unpacking, weighted=weights)
+    if isinstance(data, TensorDataset) and unpacking.function is None:
         *inputs, values = data.tensors[:-1] if weights else data.tensors
         own = data.tensors[-1] if weights else None
         return _array_source(inputs[0] if len(inputs) == 1 else tuple(inputs), values, dtype, weights=own)
     if isinstance(data, Dataset) or has_rows(data):
-        return LoaderSource(loader_of(data, batch_size, shuffle), dtype, targets, weighted=weights)
-    if isinstance(data, Mapping):
-        return _array_source(*with_targets(data, targets), dtype)
+        return LoaderSource(loader_of(data, batch_size, shuffle), dtype, unpacking, weighted=weights)
+    columns = columns_of(data)
+    if columns is not None:
+        unpacking.whole(data)  # refuses what would need to be unpacked
+        return _array_source(*with_targets(columns, unpacking.key), dtype)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return _array_source(data[0], data[1], dtype, weights=data[2] if len(data) == 3 else None)
     raise DataError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,11 +32,12 @@ from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask
-from bayesemble.training.batches import PerMember, as_source
+from bayesemble.training.batches import PerMember, source_for
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, split_rows
-from bayesemble.training.incoming.mappings import inputs_of
+from bayesemble.training.incoming.loaders import LoaderSource, check_batch_size
 from bayesemble.training.incoming.modules import side_by_side
+from bayesemble.training.incoming.unpacking import Unpacking
 from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.pretrained.saving import write_pretrained
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -78,6 +79,7 @@ class Ensemble:
         prior: Prior | None = None,
         output: str | Callable[[Any], Tensor] | None = None,
         targets: str | None = None,
+        unpack: Callable[[Any], Any] | None = None,
         executor: str | Executor = "loop",
     ) -> Ensemble:
         """An ensemble of networks that were trained elsewhere; it predicts, is scored, saved and weighed like others.
@@ -90,6 +92,7 @@ class Ensemble:
             prior: What was believed of the weights, which needs `data`.
             output: As for `Task`.
             targets: As for `Task`.
+            unpack: As for `Task`.
             executor: How they are run: "loop", "vmap" or an object such as `Vmap(chunk=4)`.
         """
         found = wished(executor)
@@ -97,7 +100,7 @@ class Ensemble:
             found is not None, f"executor is 'loop', 'vmap' or an object such as be.Vmap(chunk=4), got {executor!r}"
         )
         assert found is not None
-        task, members = side_by_side(modules, likelihood, prior, output, targets, data)
+        task, members = side_by_side(modules, likelihood, prior, output, targets, unpack, data)
         return cls.of_networks(task, found.arrange(State(members)).members, found)
 
     @property
@@ -145,8 +148,7 @@ class Ensemble:
             return joined(list(self.predict_iter(inputs, num_draws=num_draws, **options)))
         per_member = isinstance(inputs, PerMember)
         rows = inputs.inputs if isinstance(inputs, PerMember) else inputs
-        rows = inputs_of(rows, self.task.targets) if isinstance(rows, Mapping) else rows
-        tensors = as_inputs(rows, self.task.dtype)
+        tensors = as_inputs(Unpacking.of(self.task).whole(rows), self.task.dtype)
         check_rows(tensors, None, per_member)
         predict = self.predictor(num_draws, seed)
         if per_member and not predict.networks.sampled:
@@ -182,7 +184,7 @@ class Ensemble:
     def predictions(
         self, data: Any, *, batch_size: int | None = None, seed: int = 0
     ) -> Iterator[tuple[Predictive, Tensor]]:
-        """Predict data `(x, y)`, a `Dataset` or a `DataLoader` batch by batch, each with its targets."""
+        """Predict data `(x, y)`, a `Dataset`, a `DataLoader` or a stream batch by batch, each with its targets."""
         for predictive, targets, weights in self._predictions(data, batch_size, seed, weights=False):
             if weights is not None:
                 raise DataError("every row counts alike here; leave the weights out: (x, y)")
@@ -192,11 +194,14 @@ class Ensemble:
         self, data: Any, batch_size: int | None, seed: int, weights: bool
     ) -> Iterator[tuple[Predictive, Tensor, Tensor | None]]:
         """Predictions of each batch, its targets, and the weights of its rows, if they have any."""
+        require(batch_size is None or batch_size >= 1, f"batch_size is at least one row, got {batch_size}")
         predict = self.predictor(seed=seed)
-        batch_size = predict.rows_at_a_time if batch_size is None else batch_size
-        source = as_source(data, self.task.dtype, batch_size, False, self.task.targets, weights)
+        size = predict.rows_at_a_time if batch_size is None else batch_size
+        source = source_for(self.task, data, size, shuffle=False, weights=weights)
+        if isinstance(source, LoaderSource):
+            check_batch_size(source.loader, batch_size)
         source = source.checked(self.task, training=False)
-        for number, batch in enumerate(source.in_order(batch_size)):
+        for number, batch in enumerate(source.in_order(size)):
             if batch.inputs_per_member:
                 raise DataError("the members are averaged, so they must share the data; use predict for PerMember data")
             yield predict(batch.inputs, number=number), *in_parts(batch.targets.cpu())
@@ -221,7 +226,7 @@ class Ensemble:
     def evaluate(
         self, data: Any, ood: Any = None, *, batch_size: int | None = None, weights: bool = False
     ) -> dict[str, float]:
-        """Scores on data `(x, y)`, a `Dataset` or a `DataLoader`; `ood` are inputs of foreign data.
+        """Scores on data `(x, y)`, a `Dataset`, a `DataLoader` or a stream; `ood` are inputs of foreign data.
 
         Of `(x, y, w)` each row counts by its weight, as if it were there so many times; `weights=True` says that the
         third that a data set or a loader gives is a weight. How well doubt tells foreign data apart has no weights.
@@ -312,7 +317,8 @@ class Ensemble:
                 "stochastic": task.stochastic,
                 "targets": task.targets,
                 "train_frozen": task.train_frozen,
-            },
+            }
+            | ({} if task.unpack is None else {"unpack": True}),
             "method": settings.dump(self.method),
             "executor": settings.dump(self.executor),
             "execution": self.execution,

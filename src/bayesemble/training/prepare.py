@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bayesemble.core.errors import CheckpointError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.offload import MEMORY, Disk
 from bayesemble.core.settings import require, whole
-from bayesemble.core.types import widest
+from bayesemble.core.types import in_parts, widest
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.precision import check_precision
@@ -21,10 +22,11 @@ from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry.batch_norm import norm_buffers
 from bayesemble.methods.size import check_memory
+from bayesemble.task.first_look import warn_of_scale
 from bayesemble.task.starts.center import check_same_center, on_device
 from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training.batches import BatchSource, as_source
+from bayesemble.training.batches import BatchSource, source_for
 from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
@@ -103,7 +105,7 @@ def prepare(
     device = _usable(device, task.dtype)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
-    source = as_source(data, task.dtype, batch_size, targets=task.targets, weights=weights)
+    source = source_for(task, data, batch_size, weights=weights)
     bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
@@ -118,7 +120,7 @@ def prepare(
         bound = replace(bound, prior=on_device(bound.prior, device))
     held_out = None
     if validation is not None:
-        held_out = as_source(validation, task.dtype, batch_size, False, task.targets, weights)
+        held_out = source_for(task, validation, batch_size, shuffle=False, weights=weights)
         held_out = held_out.checked(bound, training=False)
         held_out.check_members(method.num_members)
 
@@ -289,6 +291,7 @@ def _start(
     batch = next(source.epoch(0, plan.batch_size, plan.seed, rows))
     if start is None:
         refuse_trained(task, batch)
+        warn_of_scale(task.likelihood, in_parts(batch.targets)[0], lambda: _first_outputs(task))
     state = settled(begin(task, method, plan.seed, start, plan.epochs).to(plan.device), task.allocator)
 
     def stepper(executor: Executor) -> Callable[[], None]:
@@ -308,6 +311,13 @@ def _start(
     ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
     standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)
     return Run(ensemble, standing)
+
+
+def _first_outputs(task: BoundTask) -> Tensor:
+    """What a network begins with, on a few rows."""
+    assert task.example is not None
+    with torch.no_grad():
+        return task.forward(*task.new_member(seed=0), task.example)
 
 
 def _with_recording(run: Run, checkpoint: str | Path | None) -> Run:

@@ -32,7 +32,7 @@ from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.starts.checks import Clones
 from bayesemble.task.task import Task
-from bayesemble.training.batches import ArraySource, as_source
+from bayesemble.training.batches import ArraySource, source_for
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import after_epoch, check_finite, first_losses, train, with_row
 from bayesemble.training.fit import complete
@@ -94,7 +94,7 @@ def prepare_like(
 ) -> Ready:
     """A run that may begin; if there is a first one that is like it, its executor need not be chosen again."""
     weights = settings.get("weights", False)
-    source = as_source(data, task.dtype, settings.get("batch_size"), targets=task.targets, weights=weights)
+    source = source_for(task, data, settings.get("batch_size"), weights=weights)
     if first and executor != "measure" and source.num_data == first[0].source.num_data:
         chosen = first[0].run.ensemble
         return prepare(task, method, source, executor=Choice(chosen.executor, chosen.execution), **settings)

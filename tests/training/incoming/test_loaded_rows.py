@@ -65,6 +65,18 @@ def test_rows_in_an_unknown_order_are_refused(ensemble):
         ensemble.predict(DataLoader(data, batch_size=7), batch_size=9)
 
 
+def test_a_size_of_batches_that_cannot_be_honoured_is_refused_in_scores_too(ensemble):
+    data = TensorDataset(X, Y)
+    scores = ensemble.evaluate((X, Y))["nll"]
+    for given, size in ((data, 5), (DataLoader(data, batch_size=7), 7), (be.Stream(DataLoader(data, batch_size=7)), 7)):
+        assert ensemble.evaluate(given, batch_size=size)["nll"] == pytest.approx(scores)
+    for given in (DataLoader(data, batch_size=7), be.Stream([(X, Y)]), be.Stream(DataLoader(data, batch_size=7))):
+        with pytest.raises(SettingError, match="batch_size=9 cannot be honoured; leave batch_size out"):
+            ensemble.evaluate(given, batch_size=9)
+    with pytest.raises(SettingError, match="batch_size is at least one row, got 0"):
+        ensemble.evaluate((X, Y), batch_size=0)
+
+
 def test_predictions_of_one_shape_are_joined(ensemble):
     parts = [ensemble.predict(X[:20]), ensemble.predict(X[20:])]
     torch.testing.assert_close(joined(parts).probs, ensemble.predict(X).probs)

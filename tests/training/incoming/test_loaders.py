@@ -30,7 +30,7 @@ def test_a_loader_of_triples_says_whether_the_third_are_weights():
     rows = [(a, b, torch.tensor(2.0)) for a, b in zip(x, y, strict=True)]
     source = LoaderSource(loader_of(rows, 4, shuffle=False), torch.float32, weighted=True)
     assert [batch.targets.weights.tolist() for batch in source.in_order(None)] == [[2.0] * 4] * 2
-    with pytest.raises(DataError, match="if the third are weights of rows, pass weights=True"):
+    with pytest.raises(DataError, match="if the third are weights of rows, fit takes them by weights=True"):
         next(LoaderSource(loader_of(rows, 4, shuffle=False), torch.float32).in_order(None))
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import bayesemble as be
 from bayesemble.core.errors import DataError, Interrupted, SettingError
+from bayesemble.training.run_folders import checkpoint
 from helpers import largest_difference, quick_fit, small_mlp, table, with_tests_on_path
 
 X, Y = table(40)
@@ -103,6 +105,38 @@ def test_a_run_goes_on_within_an_epoch_to_the_same_bits(tmp_path, stop):
         fitted(Rows(noise=0.5), **options, checkpoint=tmp_path, checkpoint_every="1 steps", callbacks=[Stop()])
     resumed = fitted(Rows(noise=0.5), **options, checkpoint=tmp_path, resume=True)
     assert largest_difference(weights(resumed), weights(whole)) == 0
+
+
+KILLED = """
+import os, signal, sys
+import torch
+import bayesemble as be
+from helpers import quick_fit, small_mlp, table
+from training.incoming.test_streams import fitted, Rows
+
+class Die(be.Callback):
+    steps = 0
+
+    def on_step(self, *_):
+        self.steps += 1
+        if self.steps == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+options = {"checkpoint": sys.argv[1], "checkpoint_every": "2 steps", "resume": True}
+fitted(Rows(noise=0.5), epochs=3, batch_size=8, **options, callbacks=[Die()])
+"""
+
+
+def test_a_run_that_is_killed_within_an_epoch_goes_on_in_another_process_to_the_same_bits(tmp_path):
+    whole = fitted(Rows(noise=0.5), epochs=3, batch_size=8)
+    command = [sys.executable, "-c", KILLED, str(tmp_path), "8"]
+    killed = subprocess.run(command, capture_output=True, text=True, env=with_tests_on_path())
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    progress = checkpoint.read(tmp_path).run["progress"]
+    assert (progress["epoch"], progress["step"]) in ((1, 1), (1, 2)), "in the middle of the second epoch"
+    resumed = fitted(Rows(noise=0.5), epochs=3, batch_size=8, checkpoint=tmp_path, resume=True)
+    assert largest_difference(weights(resumed), weights(whole)) == 0
+    assert [row["loss"] for row in resumed.history] == [row["loss"] for row in whole.history]
 
 
 def test_what_a_stream_needs_is_asked_for():

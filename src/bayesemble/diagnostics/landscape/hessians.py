@@ -31,7 +31,7 @@ from bayesemble.diagnostics.landscape import measure
 from bayesemble.methods.laplace.gauss_newton import Network
 from bayesemble.methods.laplace.kronecker import Batches, curvlinops
 from bayesemble.task.task import BoundTask
-from bayesemble.training.batches import as_source
+from bayesemble.training.batches import source_for
 from bayesemble.training.ensemble import Ensemble
 
 _EIGENVALUE_TOLERANCE = 1e-4  # relative to the eigenvalue
@@ -76,7 +76,7 @@ def sharpness(
     require(steps > top, f"steps must be more than top, got steps={steps} for top={top}")
     require(samples >= 1, f"samples is a number from 1, got {samples}")
     measured = measure.measure(ensemble, [members], data)
-    source = as_source(data, ensemble.task.dtype, _BATCH_SIZE, shuffle=False, targets=ensemble.task.targets)
+    source = source_for(ensemble.task, data, _BATCH_SIZE, shuffle=False)
     source = source.checked(ensemble.task, training=False)
     source = source.to(members.weights.device)
     rows = Batches(lambda: ((batch.inputs, batch.targets) for batch in source.in_order(_BATCH_SIZE)))

@@ -15,7 +15,7 @@ from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves
 from bayesemble.methods.geometry import batch_norm
 from bayesemble.predictive import Predictive, match_targets
-from bayesemble.training.batches import as_source
+from bayesemble.training.batches import source_for
 from bayesemble.training.draws import draws_at_once
 from bayesemble.training.ensemble import Ensemble
 
@@ -84,7 +84,7 @@ def refreshed(ensemble: Ensemble, networks: Members, train: Any, batch_size: int
             "this network has batch norm, whose statistics belong to the weights they were measured with: pass "
             "train=(x, y), with which they are measured again for every other network"
         )
-    source = as_source(train, ensemble.task.dtype, batch_size, shuffle=False, targets=ensemble.task.targets)
+    source = source_for(ensemble.task, train, batch_size, shuffle=False)
     source = source.checked(ensemble.task, training=False)
     return batch_norm.refreshed(ensemble.task, networks, lambda: source.in_order(batch_size), ensemble.executor)
 

@@ -28,7 +28,7 @@ from bayesemble.diagnostics.landscape import measure
 from bayesemble.diagnostics.landscape.align import aligned
 from bayesemble.execute.executor import thread_count
 from bayesemble.methods.geometry import curves
-from bayesemble.training.batches import as_source
+from bayesemble.training.batches import source_for
 from bayesemble.training.ensemble import Ensemble
 
 KINDS = ("linear", *curves.KINDS)
@@ -125,7 +125,7 @@ def path(
 
 def _training_rows(ensemble: Ensemble, train: Any, batch_size: int, seed: int) -> TrainingData:
     """Go through the training rows, each time in another order."""
-    source = as_source(train, ensemble.task.dtype, batch_size, targets=ensemble.task.targets)
+    source = source_for(ensemble.task, train, batch_size)
     source = source.checked(ensemble.task, training=True)
     passes = itertools.count()
     return lambda: source.epoch(next(passes), batch_size, seed)

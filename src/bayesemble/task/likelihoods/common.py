@@ -183,6 +183,8 @@ class Gaussian(Likelihood):
     log p(y|f) = -(y - f)^2 / (2 s^2) - log s - log(2 pi) / 2
     """
 
+    reads_as_is = True
+
     noise: float | str = setting(
         1.0, 'standard deviation of the noise, or "learned": one per member and output', choices=("learned",), above=0
     )
@@ -240,6 +242,8 @@ class Heteroscedastic(Likelihood):
 
     The first half are the means, the second half go through a softplus to give the variances (plus 1e-6).
     """
+
+    reads_as_is = True
 
     stretch: float = setting(
         1.0, "factor on all standard deviations, such as a recalibration gives", above=0, kw_only=True

@@ -29,6 +29,8 @@ class GaussianMixture(Likelihood):
     Reference: Bishop (1994), "Mixture density networks".
     """
 
+    reads_as_is = True
+
     components: int = setting(3, "normals of each row, K", least=1)
 
     def __post_init__(self) -> None:

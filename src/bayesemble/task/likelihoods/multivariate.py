@@ -30,6 +30,8 @@ class MultivariateGaussian(Likelihood):
     Reference: Dorta et al. (2018), "Structured uncertainty prediction networks", for covariances as outputs.
     """
 
+    reads_as_is = True
+
     rank: int = setting(1, "columns of F", least=1)
 
     def __post_init__(self) -> None:

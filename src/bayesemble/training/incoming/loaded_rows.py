@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -14,9 +14,10 @@ from bayesemble.core.errors import DataError
 from bayesemble.core.types import Inputs
 from bayesemble.predictive import Predictive
 from bayesemble.task.task import BoundTask
-from bayesemble.training.incoming.loaders import LoaderSource, items_of, loader_of
-from bayesemble.training.incoming.mappings import has_rows, inputs_of, stack_rows
+from bayesemble.training.incoming.loaders import check_batch_size, items_of, loader_of
+from bayesemble.training.incoming.mappings import has_rows, stack_rows
 from bayesemble.training.incoming.streams import Stream, StreamSource, is_stream
+from bayesemble.training.incoming.unpacking import AS_YIELDED, Unpacking
 
 
 def is_loaded(data: Any) -> bool:
@@ -26,15 +27,14 @@ def is_loaded(data: Any) -> bool:
 
 def batches_of_inputs(data: Any, task: BoundTask, batch_size: int | None, usual: int) -> Iterator[Inputs]:
     """Inputs in the order of the rows, a batch at a time: `usual` rows, unless told otherwise."""
+    unpacking = Unpacking.of(task)
     if not is_loaded(data):
-        inputs = as_inputs(inputs_of(data, task.targets) if isinstance(data, Mapping) else data, task.dtype)
+        inputs = as_inputs(unpacking.whole(data), task.dtype)
         check_rows(inputs, None)
         yield from split_rows(inputs, batch_size or usual)
         return
     for item in items_of(_loader(data, task, batch_size, usual), 0):
-        pair = isinstance(item, list | tuple) and len(item) == 2
-        given = inputs_of(item, task.targets) if isinstance(item, Mapping) else item[0] if pair else item
-        inputs = as_inputs(given, task.dtype)
+        inputs = as_inputs(unpacking.inputs(item), task.dtype)
         check_rows(inputs, None)
         yield inputs
 
@@ -44,16 +44,14 @@ def _loader(data: Any, task: BoundTask, batch_size: int | None, usual: int) -> I
     if isinstance(data, Stream | Iterator):
         stream = data if isinstance(data, Stream) else Stream(data)
         size = batch_size or (usual if isinstance(stream.batches, IterableDataset) else None)
-        return StreamSource.of(stream, size, task.dtype, task.targets, weighted=False).loader
+        return StreamSource.of(stream, size, task.dtype, AS_YIELDED, weighted=False).loader
     if isinstance(data, IterableDataset):
         return DataLoader(data, batch_size or usual, collate_fn=stack_rows)
     if not isinstance(data, DataLoader):
         return loader_of(data, batch_size or usual, shuffle=False)
     if not is_stream(data):
         _refuse_other_orders(data)
-        LoaderSource(data, task.dtype).steps(batch_size)  # refuses batches of another size
-    elif batch_size not in (None, data.batch_size):
-        raise DataError(f"the DataLoader has batches of {data.batch_size}, batch_size={batch_size} cannot be honoured")
+    check_batch_size(data, batch_size)
     return data
 
 

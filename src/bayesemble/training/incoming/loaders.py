@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -15,7 +15,8 @@ from bayesemble.core.arrays import as_inputs, as_tensor, check_rows, row_weights
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.types import Batch, Inputs, WeightedTargets, map_tensors
 from bayesemble.task.task import BoundTask
-from bayesemble.training.incoming.mappings import stack_rows, with_targets
+from bayesemble.training.incoming.mappings import stack_rows
+from bayesemble.training.incoming.unpacking import AS_YIELDED, Unpacking
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
 
 _ROWS_LOOKED_AT = 8  # by the fingerprint of a Dataset
@@ -23,13 +24,11 @@ _ROWS_LOOKED_AT = 8  # by the fingerprint of a Dataset
 
 @dataclass(frozen=True, eq=False)
 class LoaderSource:
-    """Rows from a `DataLoader` that yields `(inputs, targets)`, maybe with weights, or mappings with the targets under
-    one key."""
+    """Rows from a `DataLoader` that yields `(inputs, targets)`, maybe with weights, or what is unpacked to that."""
 
     loader: DataLoader[Any]
     dtype: torch.dtype
-    key: str | None = None
-    """Of the targets."""
+    unpacking: Unpacking = AS_YIELDED
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     task: BoundTask | None = None
     output_shape: tuple[int, ...] = ()
@@ -61,12 +60,7 @@ class LoaderSource:
 
     def steps(self, batch_size: int | None) -> int:
         """Batches per epoch."""
-        sampler = self.loader.batch_sampler
-        if batch_size is not None and not isinstance(sampler, RowNumbers) and batch_size != self.loader.batch_size:
-            raise SettingError(
-                f"the DataLoader has batches of {self.loader.batch_size}, batch_size={batch_size} cannot be honoured; "
-                "leave batch_size out"
-            )
+        check_batch_size(self.loader, batch_size)
         return len(self.loader)
 
     def checked(self, task: BoundTask, training: bool) -> Self:
@@ -128,9 +122,7 @@ class LoaderSource:
 
     def batch(self, item: Any) -> Batch:
         """A batch of what the loader yields."""
-        if isinstance(item, Mapping):
-            item = with_targets(item, self.key)
-        self._check_item(item)
+        item = self.unpacking.parts(item, self.weighted)
         inputs, targets = as_inputs(item[0], self.dtype), as_tensor(item[1], "targets", self.dtype)
         check_rows(inputs, targets)
         if self.task is not None:
@@ -144,13 +136,14 @@ class LoaderSource:
             raise DataError("all rows of a batch have the weight 0: there is nothing to learn from it")
         return Batch(inputs, WeightedTargets(targets, weights.to(self.device)))
 
-    def _check_item(self, item: Any) -> None:
-        wanted = "triples (inputs, targets, weights)" if self.weighted else "pairs (inputs, targets)"
-        if not isinstance(item, list | tuple):
-            raise DataError(f"a DataLoader must yield {wanted}, it yielded {type(item).__name__}")
-        if len(item) != 2 + self.weighted:
-            hint = "" if self.weighted or len(item) != 3 else "; if the third are weights of rows, pass weights=True"
-            raise DataError(f"a DataLoader must yield {wanted}, it yielded {len(item)} items{hint}")
+
+def check_batch_size(loader: Iterable[Any], batch_size: int | None) -> None:
+    """Refuse another number of rows at a time than a loader has, or a stream of batches."""
+    own = getattr(loader, "batch_size", None)
+    if batch_size in (None, own) or isinstance(getattr(loader, "batch_sampler", None), RowNumbers):
+        return
+    has = "a stream of batches has their size" if own is None else f"the DataLoader has batches of {own}"
+    raise SettingError(f"{has}, batch_size={batch_size} cannot be honoured; leave batch_size out")
 
 
 def items_of(loader: Iterable[Any], seed: int) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Data that come as mappings: columns by name, batches of a tokenizer, rows of a `datasets.Dataset`.
+"""Data that come by name: mappings of columns, batches of a tokenizer, Arrow tables, rows of a `datasets.Dataset`.
 
 One key holds the targets, which the task names: `Task(..., targets="labels")`. All others are inputs, which the network
 takes by these names.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -22,7 +23,7 @@ def with_targets(batch: Mapping[str, Any], key: str | None) -> tuple[dict[str, A
         needed = "" if key is None else f", but the task has targets={key!r}"
         raise DataError(
             f"the data are a mapping with {', '.join(map(repr, batch))}{needed}; say which of them are the targets, "
-            'such as Task(..., targets="labels")'
+            'such as Task(..., targets="labels"); for batches of another form there is Task(..., unpack=...)'
         )
     return inputs_of(batch, key), batch[key]
 
@@ -32,10 +33,28 @@ def inputs_of(batch: Mapping[str, Any], key: str | None) -> dict[str, Any]:
     return {name: values for name, values in batch.items() if name != key}
 
 
+def columns_of(data: Any) -> Mapping[str, Any] | None:
+    """The columns by name of a mapping, or of a table or record batch of Arrow; None of anything else."""
+    if isinstance(data, Mapping):
+        return data
+    return {name: _numbers(data.column(name)) for name in data.column_names} if _is_arrow(data) else None
+
+
 def has_rows(data: Any) -> bool:
     """Whether something that is no torch `Dataset` gives rows by number, as a `datasets.Dataset` does."""
     by_number = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    return by_number and hasattr(data, "column_names") and not isinstance(data, Mapping)
+    return by_number and hasattr(data, "column_names") and not (isinstance(data, Mapping) or _is_arrow(data))
+
+
+def _is_arrow(data: Any) -> bool:
+    """Whether data look like a table or record batch of Arrow, whoever has made them."""
+    return all(hasattr(data, name) for name in ("column_names", "column", "to_pydict"))
+
+
+def _numbers(column: Any) -> Any:
+    """A column of Arrow as an array; one that has a list in each row, as an array with an axis more."""
+    array = np.asarray(column)
+    return np.asarray(array.tolist()) if array.dtype == object else array
 
 
 def stack_rows(rows: Sequence[Any]) -> Any:

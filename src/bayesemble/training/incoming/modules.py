@@ -18,7 +18,7 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.running import called_with
 from bayesemble.task.starts.weights import copied
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training.batches import as_source
+from bayesemble.training.batches import source_for
 from bayesemble.training.incoming.starts import as_starts
 
 _ROUNDING = 1e-3  # of the largest output, between a network and the first one with its leaves
@@ -30,6 +30,7 @@ def side_by_side(
     prior: Prior | None,
     output: str | Callable[[Any], Tensor] | None,
     targets: str | None,
+    unpack: Callable[[Any], Any] | None,
     data: Any,
 ) -> tuple[BoundTask, Members]:
     """The task that the networks answer, and the networks as members; see `Ensemble.from_modules`."""
@@ -39,14 +40,15 @@ def side_by_side(
             'modules is a list of one network or more; for a single one there is Task(network, ..., start="given") too'
         )
     _check_alike(modules)
-    task = Task(_trainable(modules[0]), likelihood, prior, output=output, start="given", targets=targets)
+    options: dict[str, Any] = {"output": output, "start": "given", "targets": targets, "unpack": unpack}
+    task = Task(_trainable(modules[0]), likelihood, prior, **options)
     if likelihood.leaves((1,)):
         raise SettingError(
             f"{likelihood} learns its noise with the networks, which these have done without; say what it is, such as "
             "be.Gaussian(noise=0.3)"
         )
     if data is not None:
-        source = as_source(data, task.dtype, targets=targets)
+        source = source_for(task, data)
         bound = task.bind(source.num_data, source.example())
     elif prior is None:
         facts = {"num_data": 0, "num_rows": 0, "output_shape": None}

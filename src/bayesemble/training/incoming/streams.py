@@ -19,8 +19,9 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.settings import require, whole
 from bayesemble.core.types import Batch, Inputs, map_tensors
-from bayesemble.training.incoming.loaders import LoaderSource, items_of
+from bayesemble.training.incoming.loaders import LoaderSource, check_batch_size, items_of
 from bayesemble.training.incoming.mappings import stack_rows
+from bayesemble.training.incoming.unpacking import Unpacking
 from bayesemble.training.run_folders.fingerprint import Fingerprint
 
 
@@ -34,10 +35,10 @@ class Stream:
     """
 
     batches: Any
-    """What yields batches `(inputs, targets)`, or an `IterableDataset` of rows, which `fit(batch_size=...)` puts
-    together; or a function without arguments that returns such."""
+    """What yields batches `(inputs, targets)`, or of a form that `Task(unpack=...)` reads; or an `IterableDataset` of
+    rows, which `fit(batch_size=...)` puts together; or a function without arguments that returns such."""
     num_data: int | None = None
-    """How many rows the likelihood stands for: N in the log joint."""
+    """How many rows the likelihood stands for, or the sum of their weights: N in the log joint."""
     steps_per_epoch: int | None = None
     """After how many batches an epoch ends; None is where the stream ends, for predictions and validation."""
 
@@ -109,19 +110,24 @@ class StreamSource(LoaderSource):
     position: _Position = field(default_factory=_Position)
 
     @staticmethod
-    def of(stream: Stream, batch_size: int | None, dtype: torch.dtype, key: str | None, weighted: bool) -> StreamSource:
+    def of(
+        stream: Stream, batch_size: int | None, dtype: torch.dtype, unpacking: Unpacking, weighted: bool
+    ) -> StreamSource:
         """A source of the batches of a stream; rows of an `IterableDataset` are put into batches."""
         given = stream.batches
         if isinstance(given, IterableDataset):
             require(batch_size is not None, "an IterableDataset gives rows; say by batch_size how many make a batch")
             given = DataLoader(given, batch_size, collate_fn=stack_rows)
-        elif batch_size is not None and not (isinstance(given, DataLoader) and given.batch_size == batch_size):
-            raise SettingError(f"a stream of batches has their size, batch_size={batch_size} cannot be honoured")
         elif isinstance(given, Iterator):
             given = _Once(given)
         elif not isinstance(given, Iterable):
             given = _Made(given)
-        return StreamSource(given, dtype, key, weighted=weighted, stream=stream)
+        check_batch_size(given, batch_size)
+        return StreamSource(given, dtype, unpacking, weighted=weighted, stream=stream)
+
+    def weight_known(self, given: float | None) -> float | None:
+        """The sum of the weights is what the stream says that it stands for."""
+        return None
 
     @property
     def num_data(self) -> int:

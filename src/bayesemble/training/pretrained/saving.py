@@ -11,7 +11,7 @@ from bayesemble.core.arrays import as_inputs
 from bayesemble.core.files import json_text, write_text
 from bayesemble.core.settings import require
 from bayesemble.core.types import tensors_of
-from bayesemble.training.batches import as_source
+from bayesemble.training.batches import source_for
 from bayesemble.training.pretrained.model_card import Card
 from bayesemble.training.pretrained.peft_folders import likelihood_of, write_adapters
 from bayesemble.training.run_folders.backbone import describe_backbone
@@ -39,7 +39,7 @@ def write_pretrained(ensemble: Any, folder: Path, data: Any, ood: Any, num: int 
         sha256=backbone["sha256"],
         rows=task.num_rows,
         scores={} if data is None else ensemble.evaluate(data, ood),
-        scored_rows=0 if data is None else as_source(data, task.dtype, shuffle=False).num_data,
+        scored_rows=0 if data is None else source_for(task, data, shuffle=False).num_data,
         ood_rows=0 if ood is None else len(tensors_of(as_inputs(ood, task.dtype))[0]),
         limits=limits,
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bayesemble import __version__
 from bayesemble.core import settings
+from bayesemble.core.errors import DataError
 from bayesemble.core.files import understood
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.optimizers.of_torch import OfTorch
@@ -39,6 +40,7 @@ def load(
     model: ModelSource,
     *,
     output: str | Callable[[Any], Tensor] | None = None,
+    unpack: Callable[[Any], Any] | None = None,
     mapped: bool = False,
 ) -> Ensemble:
     """Bring back an ensemble from the folder of `Ensemble.save` or of `fit(checkpoint=...)`.
@@ -49,16 +51,21 @@ def load(
         folder: The run folder.
         model: The network or factory that was trained; only its code is used, which has to compute what it did then.
         output: As for `Task`, needed again if it was a function.
+        unpack: As for `Task`, needed again for loaders and streams.
         mapped: Leave the weights in the file and bring in what is used, for ensembles that do not fit into memory. The
             file must then stay as it is: if somebody overwrites it, predictions change without a word, and if somebody
             cuts it short, the process dies.
     """
-    found = restore(checkpoints.read(folder, mapped).kept, model, output, str(folder))
+    found = restore(checkpoints.read(folder, mapped).kept, model, output, str(folder), unpack)
     return replace(found, recording=recording.find(folder))
 
 
 def restore(
-    found: Checkpoint, model: ModelSource, output: str | Callable[[Any], Tensor] | None, folder: str
+    found: Checkpoint,
+    model: ModelSource,
+    output: str | Callable[[Any], Tensor] | None,
+    folder: str,
+    unpack: Callable[[Any], Any] | None = None,
 ) -> Ensemble:
     """Make an ensemble of what a checkpoint holds, checking it against the network leaf by leaf."""
     run = found.run
@@ -72,6 +79,7 @@ def restore(
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
             targets=saved.get("targets"),
+            unpack=unpack if unpack is not None or "unpack" not in saved else _forgotten,
             train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
         ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear, OfTorch))
@@ -86,3 +94,11 @@ def restore(
     if probe is not None:
         probe.check(task, found.kept.state.members, folder)
     return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
+
+
+def _forgotten(batch: Any) -> Any:
+    """What stands for a function that no folder can hold."""
+    raise DataError(
+        "the ensemble was trained with a function for its batches, which its folder cannot hold; give it again as "
+        "load(..., unpack=...)"
+    )
