@@ -32,6 +32,7 @@ from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask
+from bayesemble.training.afterwards.arviz_tree import to_arviz
 from bayesemble.training.afterwards.calibration import Calibration, fit_calibration
 from bayesemble.training.batches import PerMember, as_source
 from bayesemble.training.draws import DrawnNetworks
@@ -300,6 +301,14 @@ class Ensemble:
             limits: A sentence on what the ensemble is not for.
         """
         write_pretrained(self, Path(folder), data, ood, num, limits)
+
+    def to_arviz(self, data: Any = None, *, num: int | None = None, seed: int = 0) -> Any:
+        """Weights of the networks as a tree of ArviZ; with data `(x, y)`, each one's log likelihood of every row too.
+
+        The chains of a sampler (HMC, cyclical SG-MCMC) are chains. All other networks, members or `num` that are drawn
+        by their weights, are draws of one chain: nothing links a member to the one before.
+        """
+        return to_arviz(self, data, num, seed)
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds, versions and what the network computes, as JSON."""
