@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from bayesemble.task.priors import VaguePrior as VaguePrior
     from bayesemble.task.task import Task as Task
     from bayesemble.training import callbacks as callbacks
+    from bayesemble.training.afterwards.calibration import Calibration as Calibration
+    from bayesemble.training.afterwards.distil import distil as distil
     from bayesemble.training.batches import PerMember as PerMember
     from bayesemble.training.callbacks.base import Callback as Callback
     from bayesemble.training.ensemble import Ensemble as Ensemble

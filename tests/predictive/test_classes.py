@@ -10,8 +10,8 @@ import scipy.stats
 import torch
 from torch import distributions
 
-from bayesemble.core.errors import DataError
-from bayesemble.predictive import ClassPredictive, Predictive
+from bayesemble.core.errors import DataError, SettingError
+from bayesemble.predictive import ClassPredictive, DirichletPredictive, Predictive
 from mixtures import WEIGHTS, certain_classes, random_classes
 
 # --- classes ---
@@ -236,3 +236,33 @@ def test_the_weighted_variance_of_members_is_not_biased():
     draws = np.random.default_rng(0).random((3, 20_000))
     predictive = Predictive.from_probs(np.stack([draws, 1 - draws], axis=-1), WEIGHTS)
     assert (predictive.member_std**2).mean().item() == pytest.approx(1 / 12, rel=0.03)
+
+
+# --- Dirichlet distributions ---
+
+
+def test_dirichlets_are_like_many_networks_drawn_from_them(generator):
+    """Entropies, standard deviations and mean logarithms against 100,000 draws of each of two weighted members."""
+    alpha = torch.rand(2, 4, 3, generator=generator, dtype=torch.float64) * 4 + 0.5
+    whole, weights = alpha.sum(-1), torch.tensor([0.25, 0.75], dtype=torch.float64)
+    predictive = DirichletPredictive(weights, (alpha / whole.unsqueeze(-1)).log(), precisions=whole)
+    rng = np.random.default_rng(0)
+    drawn = [np.stack([rng.dirichlet(a, 100_000) for a in member.numpy()], 1) for member in alpha]
+    drawn = torch.tensor(np.concatenate(drawn))
+    many = ClassPredictive(weights.repeat_interleave(100_000) / 100_000, drawn.log())
+    for name in ("probs", "entropy", "expected_entropy", "mutual_information", "member_std"):
+        torch.testing.assert_close(getattr(predictive, name), getattr(many, name), rtol=0.02, atol=2e-3)
+    torch.testing.assert_close(predictive.expected_log_probs(), many.expected_log_probs(), rtol=0.02, atol=1e-2)
+    reduced = predictive.reduce()
+    torch.testing.assert_close(reduced.mutual_information, predictive.mutual_information)
+    torch.testing.assert_close(reduced.uncertainty("member_std"), predictive.member_std)
+    with pytest.raises(SettingError, match="not known of a Dirichlet"):
+        predictive.disagreement  # noqa: B018
+    assert "disagreement" not in predictive.measures
+
+
+def test_expected_log_probs_are_smoothed(generator):
+    predictive = random_classes(generator)
+    smooth = 0.9 * predictive.member_probs + 0.1 / predictive.probs.shape[-1]
+    expected = sum(w * one.log() for w, one in zip(WEIGHTS, smooth, strict=True))
+    torch.testing.assert_close(predictive.expected_log_probs(0.1), expected)

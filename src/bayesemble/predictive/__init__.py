@@ -6,6 +6,7 @@ from bayesemble.predictive.abstain import fit_threshold as fit_threshold
 from bayesemble.predictive.base import Predictive as Predictive
 from bayesemble.predictive.base import match_targets as match_targets
 from bayesemble.predictive.classes import ClassPredictive as ClassPredictive
+from bayesemble.predictive.classes import DirichletPredictive as DirichletPredictive
 from bayesemble.predictive.classes import from_probs
 from bayesemble.predictive.counts import CountPredictive as CountPredictive
 from bayesemble.predictive.counts import NegativeBinomialPredictive as NegativeBinomialPredictive

@@ -23,6 +23,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.html import facts_table
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import require
+from bayesemble.predictive import frames
 
 _Own = TypeVar("_Own", bound="Predictive")
 
@@ -222,6 +223,22 @@ class Predictive(ABC):
         joined = dataclasses.replace(first, kept=kept, **whole)
         vars(joined).update(worked_out)
         return joined
+
+    def to_frame(self, level: float = 0.9, names: Sequence[Any] | None = None) -> Any:
+        """A table of pandas, a line for each row: the answer, how sure it is, and both kinds of uncertainty.
+
+        Columns are `answer`, `p_0`, `p_1`, ... and `total` for classes, `mean`, `std`, `low`, `high` and `total` for
+        numbers, then `aleatoric` and `epistemic`; of several outputs each has its own, such as `mean_0`.
+
+        Args:
+            level: That of the interval from `low` to `high`.
+            names: Of the classes, in place of their numbers.
+        """
+        return frames.to_frame(self, level, names)
+
+    def to_xarray(self, level: float = 0.9, names: Sequence[Any] | None = None) -> Any:
+        """A data set of xarray: what `to_frame` has, and what each member says, along named axes."""
+        return frames.to_xarray(self, level, names)
 
     def __repr__(self) -> str:
         reduced = ", reduced" if self.kept else ""

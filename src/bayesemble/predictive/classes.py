@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.arrays import numbers
-from bayesemble.core.errors import DataError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive.abstain import Decision, fit_threshold
 from bayesemble.predictive.base import Predictive, as_floats, as_weights, match_targets, sum_outputs, unless_kept
 
@@ -188,6 +188,12 @@ class ClassPredictive(Predictive):
         predictive, targets = validation
         return fit_threshold(predictive, targets, max_risk, measure, confidence).decide(self)
 
+    def expected_log_probs(self, smoothing: float = 0.0) -> Tensor:
+        """Mean over members of log((1 - smoothing) p_m + smoothing / C), `(row, class)`."""
+        self.need_members("expected_log_probs")
+        members = self.log_probs.double().exp()
+        return self._average(((1 - smoothing) * members + smoothing / members.shape[-1]).log())
+
     def _expected_entropy(self, members: Tensor) -> Tensor:
         return self._average(torch.special.entr(members).sum(-1))
 
@@ -198,6 +204,54 @@ class ClassPredictive(Predictive):
         """Divide by the probability that two draws are different members; 0 where all weight is on one member."""
         pairs = 1 - self.weights.square().sum().to(values.dtype)
         return values / pairs if self._several_weigh else torch.zeros_like(values)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DirichletPredictive(ClassPredictive):
+    """Members that each stand for many networks, whose probabilities are spread as Dir(precision * probs).
+
+    `log_probs` are those of each member's mean; its own spread, besides that between members, is epistemic.
+    """
+
+    precisions: Tensor = field(kw_only=True)
+    """The sums of the parameters, `(member, row, ...)`: the larger, the closer the networks are."""
+    _measures: ClassVar = {name: how for name, how in ClassPredictive._measures.items() if name != "disagreement"}
+
+    @property
+    @unless_kept
+    def expected_entropy(self) -> Tensor:
+        """Aleatoric uncertainty in nats: sum_m w_m sum_c p_c (digamma(a_0 + 1) - digamma(a_c + 1)), a = a_0 p."""
+        whole = self.precisions.double().unsqueeze(-1)
+        probs = self.log_probs.double().exp()
+        entropy = (probs * (torch.digamma(whole + 1) - torch.digamma(whole * probs + 1))).sum(-1)
+        return self._average(entropy).to(self.log_probs.dtype)
+
+    @property
+    @unless_kept
+    def member_std(self) -> Tensor:
+        """Standard deviation of a class probability over the networks, mean over classes, `(row,)`."""
+        members = self.log_probs.exp()
+        inside = members * (1 - members) / (self.precisions.unsqueeze(-1) + 1)
+        return self._average(inside + (members - self.probs).square()).sqrt().mean(-1)
+
+    @property
+    def disagreement(self) -> Tensor:
+        """Not known in closed form."""
+        raise SettingError("how often two networks choose differently is not known of a Dirichlet; use epistemic")
+
+    def expected_log_probs(self, smoothing: float = 0.0) -> Tensor:
+        """Mean of the log probabilities, digamma(a_c) - digamma(a_0); they need no smoothing."""
+        self.need_members("expected_log_probs")
+        whole = self.precisions.double().unsqueeze(-1)
+        return self._average(torch.digamma(whole * self.log_probs.double().exp()) - torch.digamma(whole))
+
+    def reduce(self) -> Self:
+        """Keep the averaged probabilities, both entropies and the spread of probabilities."""
+        if self.kept:
+            return self
+        kept = {"entropy": self.entropy, "expected_entropy": self.expected_entropy, "member_std": self.member_std}
+        whole, logs = self._average(self.precisions)[None], self.probs.log()[None]
+        return replace(self, weights=torch.ones_like(self.weights[:1]), log_probs=logs, precisions=whole, kept=kept)
 
 
 def one_hot_labels(shares: Tensor) -> Tensor | None:

@@ -32,6 +32,8 @@ from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask
+from bayesemble.training.afterwards.arviz_tree import to_arviz
+from bayesemble.training.afterwards.calibration import Calibration, fit_calibration
 from bayesemble.training.batches import PerMember, source_for
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, split_rows
@@ -63,6 +65,8 @@ class Ensemble:
     """Why this executor was taken."""
     recording: Recording | None = None
     """The members along training, if `fit(record=...)` kept them."""
+    calibration: Calibration | None = None
+    """What held-out rows said of its predictions, which follow it: see `calibrate`."""
 
     @classmethod
     def of_networks(cls, task: BoundTask, networks: Members, executor: Executor, seed: int = 0) -> Ensemble:
@@ -211,7 +215,8 @@ class Ensemble:
         """Predicts batch after batch of rows with the same networks: see `LastPredictor`."""
         found = self._last_predictor.find(self.state, (num_draws, seed))
         if found is None:
-            found = Predictor(self.task, self.networks(num_draws, seed), self.executor, self._threads_asked_for)
+            networks, threads = self.networks(num_draws, seed), self._threads_asked_for
+            found = Predictor(self.task, networks, self.executor, threads, self.calibration)
             self._last_predictor.keep(self.state, (num_draws, seed), found)
         return found
 
@@ -237,6 +242,22 @@ class Ensemble:
         if ood is not None:
             summary.update_ood(self.predict(ood, batch_size=batch_size, keep_members=False))
         return summary.compute()
+
+    def calibrate(
+        self, data: Any, *, level: float | None = None, risk: float | None = None, **options: Any
+    ) -> Ensemble:
+        """The same ensemble with predictions that held-out rows have corrected; an earlier calibration is replaced.
+
+        Calibrate last: `keep` and `reweight` leave the calibration as it is, though it was found for all members.
+
+        Args:
+            data: Rows `(x, y)` that were not trained on, as for `evaluate`; those of training make it too sure.
+            level: How often sets of classes, or intervals of numbers, shall hold the target.
+            risk: The largest acceptable error rate among answered rows, of classes.
+            options: `confidence`, `share` and `seed` of `bayesemble.training.afterwards.calibration.fit_calibration`.
+        """
+        own = replace(self, calibration=None)
+        return replace(own, calibration=fit_calibration(own.predictions(data), level=level, risk=risk, **options))
 
     def as_prior(self, covariance: str = "diag", least: float = 0.0) -> PosteriorPrior:
         """What this ensemble has learned of the weights, as the prior of a task with further data: see `prior_of`.
@@ -299,6 +320,14 @@ class Ensemble:
         """
         write_pretrained(self, Path(folder), data, ood, num, limits)
 
+    def to_arviz(self, data: Any = None, *, num: int | None = None, seed: int = 0) -> Any:
+        """Weights of the networks as a tree of ArviZ; with data `(x, y)`, each one's log likelihood of every row too.
+
+        The chains of a sampler (HMC, cyclical SG-MCMC) are chains. All other networks, members or `num` that are drawn
+        by their weights, are draws of one chain: nothing links a member to the one before.
+        """
+        return to_arviz(self, data, num, seed)
+
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds, versions and what the network computes, as JSON."""
         task = self.task
@@ -325,6 +354,7 @@ class Ensemble:
             "seed": self.seed,
             "network": describe_network(task, self.state.members),
             "backbone": describe_backbone(task, self.state),
+            "calibration": settings.dump(self.calibration),
         }
 
     def __repr__(self) -> str:
@@ -341,6 +371,8 @@ class Ensemble:
             "executor": str(self.executor),
             "epochs": f"{len(self.history):,}",
         }
+        if self.calibration is not None:
+            facts["calibration"] = str(self.calibration)
         if self.history:
             facts["training"] = f"{sum(row['seconds'] for row in self.history):.1f} s"
             losses = [loss for loss in self.history[-1].get("loss", []) if math.isfinite(loss)]

@@ -25,6 +25,7 @@ from bayesemble.methods import Method
 from bayesemble.predictive import Predictive
 from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.task.task import BoundTask
+from bayesemble.training.afterwards.calibration import Calibration
 from bayesemble.training.draws import DrawnNetworks
 
 _ROWS_OF_DRAWS = 1024
@@ -43,6 +44,8 @@ class Predictor:
     threads_asked_for: bool = True
     """Whether the executor's number of threads is to be kept to. Otherwise it is for steps of training, and many rows
     get as many as torch has."""
+    calibration: Calibration | None = None
+    """What every prediction is corrected by."""
     _for_draws: dict[Any, Executor] = field(default_factory=dict, init=False, repr=False)
     """How networks that are drawn are run, by the shapes of a row."""
     _recorded: dict[Executor, RecordedOutputs] = field(default_factory=dict, init=False, repr=False)
@@ -121,7 +124,8 @@ class Predictor:
         if found is None:
             return None
         means, variances = (_at_least_single(part.cpu()) for part in found)
-        return self.task.predictive_of_normals(means, variances, _without_network(networks.state.members))
+        members = _without_network(networks.state.members)
+        return self._calibrated(self.task.predictive_of_normals(means, variances, members))
 
     def _by_networks(self, inputs: Inputs, per_member: bool, number: int) -> Predictive:
         outputs: list[Tensor] = []
@@ -134,7 +138,11 @@ class Predictor:
             parts.append(_without_network(members))
             begin += members.num_members
         whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        return self.task.predictive(whole, parts[0] if len(parts) == 1 else Members.concat(parts))
+        members = parts[0] if len(parts) == 1 else Members.concat(parts)
+        return self._calibrated(self.task.predictive(whole, members))
+
+    def _calibrated(self, predictive: Predictive) -> Predictive:
+        return predictive if self.calibration is None else self.calibration.apply(predictive)
 
     def _runner(self, inputs: Inputs, per_member: bool, number: int) -> Callable[[Members, int], Tensor]:
         """A function of some of the networks, and the number of the first, that gives their outputs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -153,7 +154,7 @@ def prepare(
             source,
             executor,
             plan,
-            start.weighed().state.members if isinstance(start, Ensemble) else start,
+            _members_of(start) if isinstance(start, Ensemble) else start,
         )
     else:
         run = _resume(found, placed, method, plain, wish, plan, change)
@@ -276,6 +277,16 @@ def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> C
             f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
         )
     return checkpoints.recover(folder, mapped)
+
+
+def _members_of(start: Ensemble) -> Members:
+    """The members that go on from an ensemble; what held-out rows said of them holds no longer."""
+    if start.calibration is not None:
+        warnings.warn(
+            "the ensemble to start from is calibrated, and what is trained from it is not: calibrate it again",
+            stacklevel=4,
+        )
+    return start.weighed().state.members
 
 
 def _start(

@@ -10,6 +10,8 @@ from bayesemble.task.likelihoods.common import HeteroscedasticStudent as Heteros
 from bayesemble.task.likelihoods.counts import NegativeBinomial as NegativeBinomial
 from bayesemble.task.likelihoods.counts import Poisson as Poisson
 from bayesemble.task.likelihoods.counts import ZeroInflatedPoisson as ZeroInflatedPoisson
+from bayesemble.task.likelihoods.distilled import DistilledClasses as DistilledClasses
+from bayesemble.task.likelihoods.distilled import DistilledNumbers as DistilledNumbers
 from bayesemble.task.likelihoods.gaussian_mixtures import GaussianMixture as GaussianMixture
 from bayesemble.task.likelihoods.multivariate import MultivariateGaussian as MultivariateGaussian
 from bayesemble.task.likelihoods.ordered import Ordinal as Ordinal

@@ -28,6 +28,7 @@ def write_pretrained(ensemble: Any, folder: Path, data: Any, ood: Any, num: int 
         "method": settings.dump(ensemble.method),
         "likelihood": settings.dump(task.likelihood) | {"learned": likelihood_of(task, networks)},
         "backbone": {key: backbone[key] for key in ("name", "sha256")},
+        "calibration": settings.dump(ensemble.calibration),
         "library": __version__,
     }
     card = Card(

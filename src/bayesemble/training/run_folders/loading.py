@@ -25,6 +25,7 @@ from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.networks import ModelSource
 from bayesemble.task.priors import Prior
 from bayesemble.task.task import Task
+from bayesemble.training.afterwards.calibration import Calibration
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders import recording
@@ -84,6 +85,8 @@ def restore(
         ).rebind(saved, None if probe is None else probe.rows)
         method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear, OfTorch))
         executor = settings.parse(run["executor"], Executor)
+        known = run.get("calibration")  # runs of earlier versions say nothing of it
+        calibration = None if known is None else settings.parse(known, Calibration)
         seed, execution = int(run["seed"]), str(run["execution"])
         Standing.from_json(run.get("progress"))
         versions = {"bayesemble": (run["library"], __version__), "torch": (run["torch"], torch.__version__)}
@@ -93,7 +96,8 @@ def restore(
         warnings.warn(f"the run was made with {' and '.join(other)}: bits may differ", stacklevel=3)
     if probe is not None:
         probe.check(task, found.kept.state.members, folder)
-    return Ensemble(task, method, executor.arrange(found.state), executor, seed, found.history, execution)
+    state = executor.arrange(found.state)
+    return Ensemble(task, method, state, executor, seed, found.history, execution, calibration=calibration)
 
 
 def _forgotten(batch: Any) -> Any:
