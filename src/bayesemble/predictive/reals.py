@@ -22,7 +22,7 @@ from bayesemble.predictive.base import (
 )
 
 _STEPS = 60
-_SECTIONS, _SECTION_STEPS = 32, 6  # as exact as 30 halvings
+_SECTIONS, _SECTION_STEPS = 100, 4  # as exact as 26 halvings, which is all that single precision has
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -37,6 +37,7 @@ from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, split_rows
 from bayesemble.training.incoming.mappings import inputs_of
 from bayesemble.training.incoming.modules import side_by_side
+from bayesemble.training.outgoing.botorch_model import botorch_model
 from bayesemble.training.outgoing.export import Draws, export
 from bayesemble.training.outgoing.module import EnsembleModule, module_of
 from bayesemble.training.outgoing.networks import modules_of
@@ -330,6 +331,10 @@ class Ensemble:
         those of `inputs`, or (None) rows like those of training.
         """
         return export(self, Path(path), outputs, Draws(num_draws, seed), level, inputs)
+
+    def to_botorch(self, *, num_draws: int | None = None, seed: int = 0) -> Any:
+        """A model of BoTorch, whose posterior is over the networks' means; needs the extra `botorch`."""
+        return botorch_model(self, num_draws, seed)
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds, versions and what the network computes, as JSON."""

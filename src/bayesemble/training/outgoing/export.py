@@ -49,6 +49,8 @@ def export(
     """Write a file, and give the names of its outputs; see `Ensemble.export`."""
     kinds = {".pt2": _write_pt2, ".onnx": onnx_files.write}
     require(path.suffix in kinds, f"a file is called .pt2 or .onnx, by what it shall be; got {path.name!r}")
+    if path.suffix == ".onnx":
+        onnx_files.find_runtime()  # refuses before anything is worked out
     module = module_of(ensemble, outputs, *draws, level)
     if any(isinstance(network, Tangent) for network in module.members):
         raise SettingError(

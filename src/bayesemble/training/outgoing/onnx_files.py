@@ -36,7 +36,7 @@ class Program(NamedTuple):
 
 def write(program: Program, path: Path) -> Run:
     """Write the file with all its weights inside, and give what runs it."""
-    runtime = _runtime()
+    runtime = find_runtime()
     try:
         with _quiet():
             found = torch.onnx.export(program.of_torch, dynamo=True, verbose=False)
@@ -83,7 +83,8 @@ def _rename(graph: Any, program: Program) -> None:
             value.name = name
 
 
-def _runtime() -> Any:
+def find_runtime() -> Any:
+    """The package onnxruntime, if all is there that writing a file needs."""
     for module in ("onnx", "onnxscript"):  # which the exporter needs
         import_extra(module, _NEED.format(module), _ADVICE)
     return import_extra("onnxruntime", _NEED.format("onnxruntime"), _ADVICE)
