@@ -49,7 +49,8 @@ def test_acquisition_functions_take_it_with_gradients():
         acquisition.UpperConfidenceBound(model, beta=2.0),
         acquisition.qLogExpectedImprovement(model, best_f=0.1),
     ):
-        values = function(points)
+        with torch.random.fork_rng():  # BoTorch draws its samples from torch's global generator
+            values = function(points)
         assert values.shape == (5,)
         (slopes,) = torch.autograd.grad(values.sum(), points)
         assert slopes.isfinite().all()

@@ -72,7 +72,7 @@ def cells_of(schema: Schema, answers: Answers) -> dict[str, list[Any]]:
         return {"prediction": schema.decode_targets(probs.argmax(-1)).tolist(), **by_class, **doubt}
     shift, scale = (0.0, 1.0) if schema.task == "count" else (schema.target.mean, schema.target.scale)
     decimals = _DIGITS_BEYOND_DEVIATION - math.floor(math.log10(schema.target.scale))
-    cells = {}
+    cells: dict[str, list[Any]] = {}
     for name in ("mean", "low", "high"):
         if name in answers:
             cells[name] = np.round(shift + scale * answers[name].astype(np.float64), decimals).tolist()
