@@ -227,6 +227,10 @@ class Method(ABC):
         """Outputs of one network in prediction, `(row, ...)`."""
         return task.forward(params, buffers, inputs, dropout=self.keeps_dropout)
 
+    def runs_plainly(self, state: State, task: BoundTask) -> bool:
+        """Whether `member_outputs` are those of a forward pass with the leaves of the network that was drawn."""
+        return type(self).member_outputs is Method.member_outputs
+
     def outputs_at_once(
         self, state: State, task: BoundTask, drawn: Members, numbers: range, inputs: Inputs
     ) -> Tensor | None:

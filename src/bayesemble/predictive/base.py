@@ -275,6 +275,8 @@ class Predictive(ABC):
         if len(weights) == 1:
             return values[0] + weights.log()
         logs = weights.log().reshape(-1, *[1] * (values.dim() - 1))
+        if torch.compiler.is_exporting():  # for any number of rows
+            return torch.logsumexp(values + logs, dim=0)
         few = how_many_fit(_NUMBERS_AT_A_TIME, values[:, :1].numel())  # rows that stay in the processor's cache
         return torch.cat([torch.logsumexp(part + logs, dim=0) for part in values.split(few, dim=1)])
 

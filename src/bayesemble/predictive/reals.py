@@ -22,6 +22,7 @@ from bayesemble.predictive.base import (
 )
 
 _STEPS = 60
+_SECTIONS, _SECTION_STEPS = 100, 4  # as exact as 26 halvings, which is all that single precision has
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -152,10 +153,22 @@ class RealPredictive(Predictive):
         return mean - std * math.sqrt((1 - level) / level), mean + std * math.sqrt(level / (1 - level))
 
     def _bisect(self, level: float, low: Tensor, high: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():
+            return self._by_sections(level, low, high)
         for _ in range(_STEPS):
             middle = (low + high) / 2
             above = self._average(self.member_cdf(middle)) >= level
             low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return high
+
+    def _by_sections(self, level: float, low: Tensor, high: Tensor) -> Tensor:
+        """The same in few steps, each of many sections, for a file in which every step is written out."""
+        shares = torch.linspace(0, 1, _SECTIONS + 1, dtype=low.dtype, device=low.device)
+        for _ in range(_SECTION_STEPS):
+            edges = low + (high - low) * shares.reshape(-1, *[1] * low.dim())  # (edge, row, ...)
+            below = self._average(self.member_cdf(edges.unsqueeze(1)).movedim(1, 0)) < level
+            section = (below.sum(0) - 1).clamp(0, _SECTIONS - 1).unsqueeze(0)
+            low, high = edges.gather(0, section)[0], edges.gather(0, section + 1)[0]
         return high
 
 
@@ -204,7 +217,7 @@ class LocationScalePredictive(RealPredictive):
     def std(self) -> Tensor:
         """Square root of the total variance; where that is too large for the number type, by double precision."""
         std = super().std
-        if not std.isinf().any():
+        if torch.compiler.is_exporting() or not std.isinf().any():
             return std
         return self.stds[0] if self.kept else self.double().variance.sqrt().to(std.dtype)
 

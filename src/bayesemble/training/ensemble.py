@@ -40,6 +40,10 @@ from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loade
 from bayesemble.training.incoming.loaders import LoaderSource, check_batch_size
 from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.incoming.unpacking import Unpacking
+from bayesemble.training.outgoing.botorch_model import botorch_model
+from bayesemble.training.outgoing.export import Draws, export
+from bayesemble.training.outgoing.module import EnsembleModule, module_of
+from bayesemble.training.outgoing.networks import modules_of
 from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.pretrained.saving import write_pretrained
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -327,6 +331,57 @@ class Ensemble:
         by their weights, are draws of one chain: nothing links a member to the one before.
         """
         return to_arviz(self, data, num, seed)
+
+    def module(
+        self,
+        outputs: Sequence[str] | None = None,
+        *,
+        num_draws: int | None = None,
+        seed: int = 0,
+        level: float = 0.9,
+    ) -> EnsembleModule:
+        """A plain `nn.Module` of all networks, with outputs by name, equal to `predict` and differentiable.
+
+        Its `forward` takes what the network takes and gives a dictionary. Networks are copies; those that weigh nothing
+        are left out. Networks that are drawn are drawn once, here. Units that Monte Carlo dropout drops are those of
+        `predict` for a single row, the same for all rows.
+
+        Args:
+            outputs: Names of what it gives, see `bayesemble.training.outgoing.readings`; None gives probs, entropy,
+                aleatoric and epistemic of classes, and mean, std, low, high, aleatoric and epistemic of numbers.
+            num_draws: As for `predict`. Where that needs no draws, as Laplace under `Gaussian`, a number is needed.
+            seed: Seed of the draws.
+            level: How often the interval from low to high holds the target.
+        """
+        return module_of(self, outputs, num_draws, seed, level)
+
+    def modules(self, *, num_draws: int | None = None, seed: int = 0) -> list[nn.Module]:
+        """The networks that `predict` averages over, each an ordinary network of its own, without the likelihood.
+
+        They stand in the order of `module().weights`; those that weigh nothing are left out.
+        """
+        return modules_of(self, num_draws, seed)
+
+    def export(
+        self,
+        path: str | Path,
+        outputs: Sequence[str] | None = None,
+        *,
+        num_draws: int | None = None,
+        seed: int = 0,
+        level: float = 0.9,
+        inputs: Any = None,
+    ) -> list[str]:
+        """Write `module(...)` as a file, `model.pt2` or `model.onnx`, and give the names of its outputs.
+
+        It takes any number of rows. Before it gets its name, it is run on 1, 2 and 7 rows and compared with `predict`:
+        those of `inputs`, or (None) rows like those of training.
+        """
+        return export(self, Path(path), outputs, Draws(num_draws, seed), level, inputs)
+
+    def to_botorch(self, *, num_draws: int | None = None, seed: int = 0) -> Any:
+        """A model of BoTorch, whose posterior is over the networks' means; needs the extra `botorch`."""
+        return botorch_model(self, num_draws, seed)
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds, versions and what the network computes, as JSON."""

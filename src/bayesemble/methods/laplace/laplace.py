@@ -56,7 +56,7 @@ from bayesemble.methods.laplace.gaussian_blocks import (
     variance,
 )
 from bayesemble.methods.laplace.kronecker import kronecker, operator
-from bayesemble.methods.laplace.output_layer import features_of
+from bayesemble.methods.laplace.output_layer import features_of, is_output_layer
 from bayesemble.task.posterior_prior import PosteriorPrior
 from bayesemble.task.priors import NormalPrior, Shapes
 from bayesemble.task.running import OF_METHOD
@@ -164,13 +164,16 @@ class Laplace(GradientMethod):
 
     def member_outputs(self, state: State, task: BoundTask, params: Leaves, buffers: Leaves, inputs: Inputs) -> Tensor:
         """Outputs of one draw, `(row, ...)`: of the network made linear around its member, or of the network itself."""
-        slot = state.slots.get(SLOT)
-        if self.predict == "samples" or slot is None:
+        center = {name.removeprefix(_CENTER): leaf for name, leaf in buffers.items() if name.startswith(_CENTER)}
+        if not center:
             return task.forward(params, buffers, inputs)
-        names = [name for layout in _layouts(slot) for name in layout.names]
-        center = {name: buffers[_CENTER + name] for name in names}
-        away = {name: params[name] - center[name] for name in names}
-        return gauss_newton.linearised(Network(task, params | center, buffers, tuple(names)), inputs, away)
+        away = {name: params[name] - leaf for name, leaf in center.items()}
+        return gauss_newton.linearised(Network(task, params | center, buffers, tuple(center)), inputs, away)
+
+    def runs_plainly(self, state: State, task: BoundTask) -> bool:
+        """Those of samples, of members themselves, and of an output layer, in which a network is linear."""
+        plan = _layouts(state.slots[SLOT]) if self.can_draw(state) and self.predict == "glm" else []
+        return not plan or is_output_layer(task, state.members, [name for layout in plan for name in layout.names])
 
     def outputs_at_once(
         self, state: State, task: BoundTask, drawn: Members, numbers: range, inputs: Inputs

@@ -9,16 +9,19 @@ needed, whatever it is made of. Whether that is so is seen on the rows themselve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bayesemble.core.members import Members
 from bayesemble.core.types import Inputs, Leaves, exact, map_tensors, widest
 from bayesemble.methods.laplace.gauss_newton import Network
 from bayesemble.task.network_ends import parameters_by_layer
 from bayesemble.task.select import layers
+from bayesemble.task.task import BoundTask
 
 _STEP = 256  # between two probes: far apart, so that a bound on the outputs is met
 _ROUNDING = 100  # units in the last place by which two ways to add up may differ
@@ -73,6 +76,12 @@ def features_of(network: Network, inputs: Inputs) -> Features | None:
             return None
         picked = own
     return Features(_selected(network, call.features), call.outputs, picked, call.given.shape[2])
+
+
+def is_output_layer(task: BoundTask, members: Members, names: Sequence[str]) -> bool:
+    """Whether the leaves are those of an output layer, as far as it is seen on rows that the task has met."""
+    seen = task.example is not None
+    return seen and features_of(Network(task, *members.split()[0], tuple(names)), task.example) is not None
 
 
 def _layer(network: Network) -> str | None:

@@ -1,0 +1,52 @@
+"""The command that writes a run as a model for other programs. Torch is imported inside, so that help comes at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesemble.apps.cli.printing import AsJson, say, say_json, say_notes
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, as `fit` or `compare` made it.")],
+    target: Annotated[Path, typer.Option("--out", help="Folder to write, which must be new or empty.")] = Path("model"),
+    level: Annotated[float, typer.Option(help="Probability of the interval from low to high.")] = 0.9,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run as an ONNX model, and for tables a scorer that needs numpy and onnxruntime alone.
+
+    Example: bayesemble export run --out model, then: python model/score.py new.csv --out predictions.csv
+    """
+    from bayesemble.apps.compare.source import SOURCE
+
+    outputs, notes = (_comparison if (run / SOURCE).is_file() else _table)(run, target, level)
+    if as_json:
+        say_json({"folder": str(target), "outputs": outputs, "notes": notes})
+        return
+    say_notes(notes)
+    say(f"Model with the outputs {', '.join(outputs)}: {target}")
+    if (target / "score.py").is_file():
+        say(f"To score rows with it: python {target / 'score.py'} new.csv --out predictions.csv")
+
+
+def _table(run: Path, target: Path, level: float) -> tuple[list[str], list[str]]:
+    from bayesemble.apps.tables.export import export_table
+    from bayesemble.apps.tables.run import open_table
+
+    written = export_table(open_table(run), target, level=level)
+    return written.outputs, written.notes
+
+
+def _comparison(run: Path, target: Path, level: float) -> tuple[list[str], list[str]]:
+    """The model alone: the rows of a comparison are numbers already."""
+    from bayesemble.apps.compare.source import open_run
+
+    ensemble, split = open_run(run)
+    notes = []
+    if split.num_classes is None:
+        units = f"{split.target_shift:g} + {split.target_scale:g} * y"
+        notes.append(f"the model says standardised numbers y, which are {units} in the units of the target")
+    return ensemble.export(target / "model.onnx", level=level), notes
