@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from bayesemble import __version__
 from bayesemble.apps.cli.comparisons import compare, datasets, landscape, methods, report, score
 from bayesemble.apps.cli.printing import err, say
+from bayesemble.apps.cli.serving import serve, watch
 from bayesemble.apps.cli.tables import WithMethodFlags, diagnose, evaluate, fit, predict
 from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.core.errors import BayesembleError
@@ -88,7 +89,7 @@ def root(
     load_plugins(context.obj)
 
 
-for command in (compare, report, landscape, methods, datasets, score, fit, predict, evaluate, diagnose):
+for command in (compare, report, landscape, methods, datasets, score, fit, predict, evaluate, diagnose, watch, serve):
     app.command(cls=WithMethodFlags if command is fit else None)(command)
 
 

@@ -1,0 +1,60 @@
+"""From folders to a server that listens, until it is told to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bayesemble.apps.serve.logs import set_up
+from bayesemble.apps.serve.options import Options
+from bayesemble.apps.serve.registry import Registry
+from bayesemble.apps.serve.web.app import make_app
+from bayesemble.core.errors import BayesembleError
+from bayesemble.core.lazy import import_extra
+
+
+def serve(
+    folders: Sequence[str | Path],
+    options: Options,
+    *,
+    log_requests: bool = True,
+    on_ready: Callable[[str, Registry], None] = lambda address, registry: None,
+) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; whatever was taken by then is answered first.
+
+    Args:
+        folders: Runs of `bayesemble fit`, each as FOLDER or NAME=FOLDER.
+        options: Where it listens and what it allows.
+        log_requests: Whether each request is a line of the log.
+        on_ready: Called with the address once it listens.
+    """
+    uvicorn = import_extra("uvicorn", "bayesemble serve needs uvicorn", "'bayesemble[serve]'")
+    import torch
+
+    torch.set_num_threads(1)  # threads of one prediction would only get into the way of those of other models
+    registry = Registry(folders, options)
+    app = make_app(registry, options)
+    set_up(log_requests)
+    config = uvicorn.Config(
+        app,
+        host=options.host,
+        port=options.port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=max(1, round(2 * options.seconds)),
+        server_header=False,
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    listening = server.startup
+
+    async def startup(sockets: object = None) -> None:
+        await listening(sockets=sockets)
+        if server.started and server.servers:
+            host, port = server.servers[0].sockets[0].getsockname()[:2]
+            on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", registry)
+
+    server.startup = startup
+    server.run()
+    if not server.started:
+        raise BayesembleError(f"nothing can listen at {options.host}:{options.port}; the log says why")
