@@ -108,7 +108,5 @@ def serve(
         say(f"Serving {', '.join(one.name for one in registry)} at {address}")
 
     if host not in ("127.0.0.1", "::1", "localhost") and token is None:
-        note(
-            "note: whoever reaches this machine can ask; a token (BAYESEMBLE_TOKEN) and a proxy with TLS keep others out"
-        )
+        note("note: whoever reaches this machine can ask; a token and a proxy with TLS keep others out")
     run(runs, options, log_requests=not quiet, on_ready=told)

@@ -25,7 +25,7 @@ MOST_ROWS = 512
 logger = logging.getLogger("bayesemble.serve")
 
 
-class Overloaded(Exception):
+class OverloadedError(Exception):
     """There is no room, or no time left; worth another try after some seconds."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
@@ -69,19 +69,19 @@ class Batcher:
         return self._rows
 
     async def submit(self, model: Model, chunk: Chunk, seconds: float) -> list[dict[str, Any]]:
-        """The answers to a chunk, or `Overloaded`."""
+        """The answers to a chunk, or `OverloadedError`."""
         future: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(model, chunk, time.monotonic() + seconds, future)
         with self._changed:
             if self._closed or self._rows + waiting.rows > self._most:
-                raise Overloaded(f"{self._rows:,} rows wait already, and {self._most:,} may", self._retry_after())
+                raise OverloadedError(f"{self._rows:,} rows wait already, and {self._most:,} may", self._retry_after())
             self._queue.append(waiting)
             self._rows += waiting.rows
             self._changed.notify()
         try:
             return await asyncio.wait_for(future, seconds)
         except TimeoutError:
-            raise Overloaded(f"the answer took longer than {seconds:g} s", self._retry_after()) from None
+            raise OverloadedError(f"the answer took longer than {seconds:g} s", self._retry_after()) from None
 
     def close(self) -> None:
         """Answer what has been taken, then stop."""

@@ -31,7 +31,7 @@ def tell(event: str, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def set_up(requests: bool) -> None:
-    """Send the logs of the service, and of what carries it, to standard error; each request is a line, or only trouble is."""
+    """Send the logs of the service, and of what carries it, to standard error: each request, or trouble alone."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     for name in ("bayesemble", "bayesemble.serve", "uvicorn", "uvicorn.error"):

@@ -14,7 +14,7 @@ _MOST_BYTES = 64_000_000
 
 
 class RecentRows:
-    """A ring of encoded rows. An id is a word of this ring and the number of the row, so a foreign id is known as such."""
+    """A ring of encoded rows. An id is a word of this ring and the number of the row: a foreign one is noticed."""
 
     def __init__(self, schema: Schema) -> None:
         width, codes = schema.num_numbers, len(schema.category_sizes)

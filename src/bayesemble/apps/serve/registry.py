@@ -36,7 +36,7 @@ class Registry:
 
     def metrics_text(self) -> str:
         """The numbers for Prometheus."""
-        gauges = {}
+        gauges: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         for one in self:
             label = (("model", one.name),)
             gauges["bayesemble_queue_rows", label] = float(one.batcher.waiting)

@@ -1,4 +1,4 @@
-"""What a run remembers of the rows it was made from, in `RUN/profile.json`: enough to tell whether others are like them.
+"""What a run remembers of the rows it was made from, in `RUN/profile.json`: by it, others are known to be like them.
 
 Each column, each kind of doubt and the surprise of the targets is kept as a histogram. The edges of ordered values are
 quantiles, so the shares at or below each edge are those of the rows themselves, not estimates. Columns are those of the
@@ -52,8 +52,8 @@ class Histogram:
     def of(values: npt.NDArray[Any], most_edges: int = _MOST_EDGES) -> Histogram:
         """The histogram of numbers, where NaN is missing, with edges at their quantiles."""
         present = np.sort(values[np.isfinite(values)].astype(np.float32))
-        ranks = np.linspace(0, len(present) - 1, most_edges).round().astype(int) if len(present) else []
-        edges = np.unique(present[ranks])
+        ranks = np.linspace(0, max(0, len(present) - 1), most_edges).round().astype(int)
+        edges = np.unique(present[ranks] if len(present) else present)
         return Histogram(edges, _count(edges, values, len(edges) + 2))
 
     @staticmethod

@@ -58,7 +58,7 @@ class Monitor:
     def _add(self, alarms: list[Alarm]) -> list[str]:
         known = {(one.watched.kind, one.watched.name) for one, _ in self.alarms}
         said = []
-        for alarm in sorted(alarms, key=lambda one: one.p_value):
+        for alarm in sorted(alarms, key=lambda one: (one.rows, one.p_value)):
             key = alarm.watched.kind, alarm.watched.name
             if key not in known and len(self.alarms) < _MOST_ALARMS:
                 known.add(key)

@@ -31,8 +31,8 @@ def verdict(rows: int, labels: int, tests: int, alarms: int) -> str:
     """Whether the model still knows its world, in a sentence."""
     if alarms:
         return (
-            f"The model may no longer know its world: {alarms} of {tests} things that are watched are not as they were "
-            "when it was trained."
+            f"The model may no longer know its world: of {tests} things that are watched, {alarms} "
+            f"{'is not as it was' if alarms == 1 else 'are not as they were'} when it was trained."
         )
     if rows < FEWEST_ROWS:
         return f"{rows:,} {'rows are' if rows != 1 else 'row is'} too few to tell; at least {FEWEST_ROWS} are needed."

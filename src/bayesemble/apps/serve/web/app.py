@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from bayesemble import __version__
-from bayesemble.apps.serve.batching import Overloaded
+from bayesemble.apps.serve.batching import OverloadedError
 from bayesemble.apps.serve.options import Options
 from bayesemble.apps.serve.registry import Registry
 from bayesemble.apps.serve.rows import RowError, chunk_of_rows
@@ -24,7 +24,7 @@ from bayesemble.core.lazy import import_extra
 NEED = "bayesemble serve needs FastAPI", "'bayesemble[serve]'"
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A request that is answered with another status than 200."""
 
     def __init__(self, status: int, message: str, **more: Any) -> None:
@@ -51,35 +51,13 @@ def make_app(registry: Registry, options: Options) -> Any:
     for path, method, handler in routes.table():
         app.add_api_route(path, handler, methods=[method], response_class=responses.Response, response_model=None)
 
-    @app.exception_handler(Refused)
-    async def refused(_: Any, error: Refused) -> Any:
-        return routes.reply(error.content, error.status)
-
-    @app.exception_handler(RowError)
-    async def bad_row(_: Any, error: RowError) -> Any:
-        return routes.reply({"error": str(error), "field": error.field, "row": error.row}, 422)
-
-    @app.exception_handler(BayesembleError)
-    async def bad_data(_: Any, error: BayesembleError) -> Any:
-        return routes.reply({"error": str(error), "field": None, "row": None}, 422)
-
-    @app.exception_handler(Overloaded)
-    async def overloaded(_: Any, error: Overloaded) -> Any:
-        return routes.reply({"error": str(error)}, 503, {"retry-after": str(error.retry_after)})
-
-    @app.exception_handler(404)
-    async def nothing(request: Any, _: Any) -> Any:
-        return routes.reply({"error": f"there is nothing at {request.url.path}; see /docs"}, 404)
-
-    @app.exception_handler(405)
-    async def wrong_method(request: Any, error: Any) -> Any:
-        return routes.reply({"error": f"{request.method} is not for {request.url.path}"}, 405, error.headers)
-
+    for kind, handler in routes.refusals().items():
+        app.add_exception_handler(kind, handler)
     return app
 
 
 class Routes:
-    """What is done for each path. Annotations are those that FastAPI reads: a request as it came, or parts of the path."""
+    """What is done for each path. FastAPI reads annotations: a request as it came, or parts of the path."""
 
     def __init__(self, registry: Registry, options: Options, response: type) -> None:
         self.registry, self.options, self._response = registry, options, response
@@ -168,6 +146,30 @@ class Routes:
             ("/docs", get, docs),
         ]
 
+    def refusals(self) -> dict[Any, Any]:
+        """What is answered to requests that cannot be honoured, by error or status."""
+
+        async def refused(_: Any, error: RefusedError) -> Any:
+            return self.reply(error.content, error.status)
+
+        async def bad_row(_: Any, error: RowError) -> Any:
+            return self.reply({"error": str(error), "field": error.field, "row": error.row}, 422)
+
+        async def bad_data(_: Any, error: BayesembleError) -> Any:
+            return self.reply({"error": str(error), "field": None, "row": None}, 422)
+
+        async def overloaded(_: Any, error: OverloadedError) -> Any:
+            return self.reply({"error": str(error)}, 503, {"retry-after": str(error.retry_after)})
+
+        async def nothing(request: Any, _: Any) -> Any:
+            return self.reply({"error": f"there is nothing at {request.url.path}; see /docs"}, 404)
+
+        async def wrong_method(request: Any, error: Any) -> Any:
+            return self.reply({"error": f"{request.method} is not for {request.url.path}"}, 405, error.headers)
+
+        known: dict[Any, Any] = {RefusedError: refused, RowError: bad_row, BayesembleError: bad_data}
+        return known | {OverloadedError: overloaded, 404: nothing, 405: wrong_method}
+
     async def predict(self, request: Any, served: Served) -> Any:
         """Answers to rows as objects."""
         content, model = _parsed(await self._body(request)), served.model
@@ -205,18 +207,18 @@ class Routes:
     def _served(self, name: str) -> Served:
         found = self.registry.find(name)
         if found is None:
-            raise Refused(404, f"there is no model {name[:60]!r}; /models lists those that are here")
+            raise RefusedError(404, f"there is no model {name[:60]!r}; /models lists those that are here")
         return found
 
     def _version(self, name: str, version: str) -> Served:
         found = self._served(name)
         if found.model.version != version:
-            raise Refused(404, f"{name} answers in version {found.model.version}, not {version[:20]!r}")
+            raise RefusedError(404, f"{name} answers in version {found.model.version}, not {version[:20]!r}")
         return found
 
     def _only(self) -> Served:
         if (found := self.registry.only()) is None:
-            raise Refused(404, "there are several models: say which by /models/NAME/...; /models lists them")
+            raise RefusedError(404, "there are several models: say which by /models/NAME/...; /models lists them")
         return found
 
     async def _body(self, request: Any) -> bytes:
@@ -224,21 +226,21 @@ class Routes:
         most = self.options.max_bytes
         said = request.headers.get("content-length", "")
         if said.isascii() and said.isdigit() and int(said[:20]) > most:
-            raise Refused(413, f"at most {most:,} bytes are taken, got {int(said[:20]):,}; send them in parts")
+            raise RefusedError(413, f"at most {most:,} bytes are taken, got {int(said[:20]):,}; send them in parts")
 
         async def read() -> bytes:
             parts, length = [], 0
             async for part in request.stream():
                 length += len(part)
                 if length > most:
-                    raise Refused(413, f"at most {most:,} bytes are taken; send them in parts")
+                    raise RefusedError(413, f"at most {most:,} bytes are taken; send them in parts")
                 parts.append(part)
             return b"".join(parts)
 
         try:
             return await asyncio.wait_for(read(), self.options.seconds)
         except TimeoutError:
-            raise Refused(408, f"the body took longer than {self.options.seconds:g} s") from None
+            raise RefusedError(408, f"the body took longer than {self.options.seconds:g} s") from None
 
 
 def _parsed(body: bytes) -> dict[str, Any]:
