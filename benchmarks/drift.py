@@ -3,9 +3,9 @@
     python benchmarks/drift.py --runs 100 --out drift.json
 
 Each run has a table of its own (six numbers, of which one is skewed and one is missing at times, and a category) and a
-target of numbers or classes in turn. It is watched on new rows of the same table, labels included: as they are, in which
-any alarm is a false one, and with one column shifted, which is looked for within 500 rows. A longer stream of 5,000 rows
-without a shift asks for more looks.
+target of numbers or classes in turn. It is watched on new rows of the same table, labels included: as they are, so that
+any alarm is a false one, and with one column shifted, which is looked for within 500 rows. A longer stream of 5,000
+rows without a shift asks for more looks.
 """
 
 import argparse

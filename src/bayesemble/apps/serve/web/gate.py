@@ -11,8 +11,8 @@ from bayesemble.apps.serve.metrics import Metrics
 from bayesemble.apps.serve.options import Options
 from bayesemble.apps.serve.web.protocol import dumps
 
-OPEN = frozenset(["/", "/v2/health/live", "/v2/health/ready"])
-"""Paths without a token: they hold nothing of a model. The page asks for the token itself."""
+OPEN = frozenset(["/", "/docs", "/v2/health/live", "/v2/health/ready"])
+"""Paths without a token: they hold nothing of a model. The pages ask for the token themselves."""
 
 
 class Gate:
