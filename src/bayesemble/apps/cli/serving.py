@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bayesemble.apps.cli.printing import AsJson, note, say, say_json, say_notes
+from bayesemble.core.files import json_text
 
 if TYPE_CHECKING:
     from bayesemble.apps.serve.registry import Registry
@@ -79,6 +80,7 @@ def serve(
     linger: Annotated[float, _limit("Seconds that a batch waits for further rows.")] = 0.0,
     reload_seconds: Annotated[float, _limit("Seconds between looks at the run folders; 0 never looks.")] = 2.0,
     quiet: Annotated[bool, typer.Option("--quiet", help="Log trouble alone, not each request.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Serve runs over HTTP: JSON, the Open Inference Protocol, metrics, and a live page.
 
@@ -103,6 +105,9 @@ def serve(
     )
 
     def told(address: str, registry: Registry) -> None:
+        if as_json:
+            print(json_text({"address": address, "models": [one.name for one in registry]}, indent=None), flush=True)
+            return
         for one in registry:
             say_notes([f"{one.name}: {words}" for words in one.model.notes])
         say(f"Serving {', '.join(one.name for one in registry)} at {address}")

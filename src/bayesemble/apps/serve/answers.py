@@ -25,7 +25,7 @@ from bayesemble.data.table_files import Chunk
 from bayesemble.predictive import Predictive
 from bayesemble.predictive.abstain import Abstention, threshold_by
 
-BLOCK = 64
+BLOCK = 128
 
 
 @dataclass(frozen=True, eq=False)

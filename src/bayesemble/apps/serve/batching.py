@@ -57,7 +57,7 @@ class Batcher:
     ) -> None:
         self._most, self._linger, self._on_batch = queue_rows, linger, on_batch
         self._queue: deque[_Waiting] = deque()
-        self._rows, self._rate = 0, 0.0
+        self._rows, self._rate, self._full = 0, 0.0, False
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._work, name=f"batches of {name}", daemon=True)
@@ -68,13 +68,19 @@ class Batcher:
         """How many rows wait for their turn."""
         return self._rows
 
+    def check_room(self) -> None:
+        """Refuse before anything is read, if a request has been refused and none was computed since."""
+        if self._full:
+            raise self._overloaded()
+
     async def submit(self, model: Model, chunk: Chunk, seconds: float) -> list[dict[str, Any]]:
         """The answers to a chunk, or `OverloadedError`."""
         future: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(model, chunk, time.monotonic() + seconds, future)
         with self._changed:
             if self._closed or self._rows + waiting.rows > self._most:
-                raise OverloadedError(f"{self._rows:,} rows wait already, and {self._most:,} may", self._retry_after())
+                self._full = True
+                raise self._overloaded()
             self._queue.append(waiting)
             self._rows += waiting.rows
             self._changed.notify()
@@ -89,6 +95,9 @@ class Batcher:
             self._closed = True
             self._changed.notify()
         self._thread.join()
+
+    def _overloaded(self) -> OverloadedError:
+        return OverloadedError(f"{self._rows:,} rows wait already, and {self._most:,} may", self._retry_after())
 
     def _retry_after(self) -> int:
         """About how many seconds the rows that wait will take."""
@@ -123,6 +132,7 @@ class Batcher:
     def _gather(self) -> list[_Waiting]:
         if self._linger and not self._closed and self._rows < MOST_ROWS:
             self._changed.wait_for(lambda: self._rows >= MOST_ROWS or self._closed, self._linger)
+        self._full = False
         batch: list[_Waiting] = []
         rows, now = 0, time.monotonic()
         while self._queue:

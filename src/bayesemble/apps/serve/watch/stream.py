@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesemble.apps.serve.watch.tests import larger_p_value, p_value
+from bayesemble.apps.serve.watch.two_samples import larger_p_value, p_value
 from bayesemble.apps.tables.profile import Counts, Histogram
 
 WINDOW = 250

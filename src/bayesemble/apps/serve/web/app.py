@@ -172,6 +172,7 @@ class Routes:
 
     async def predict(self, request: Any, served: Served) -> Any:
         """Answers to rows as objects."""
+        served.batcher.check_room()
         content, model = _parsed(await self._body(request)), served.model
         chunk = chunk_of_rows(content.get("rows"), model.schema, self.options.max_rows)
         answers = await served.answer(model, chunk)
@@ -179,6 +180,7 @@ class Routes:
 
     async def infer(self, request: Any, served: Served) -> Any:
         """Answers to tensors."""
+        served.batcher.check_room()
         body, tail = protocol.split_body(await self._body(request), request.headers.get(protocol.BINARY_HEADER))
         content, model = _parsed(body), served.model
         chunk, outputs = protocol.read_inference(content, tail, model, self.options.max_rows)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from bayesemble.apps.serve.logs import set_up
 from bayesemble.apps.serve.options import Options
@@ -11,6 +13,9 @@ from bayesemble.apps.serve.registry import Registry
 from bayesemble.apps.serve.web.app import make_app
 from bayesemble.core.errors import BayesembleError
 from bayesemble.core.lazy import import_extra
+
+_LAST_REQUESTS = 0.25
+"""Seconds after the end of listening in which requests are read on connections that are there."""
 
 
 def serve(
@@ -28,15 +33,22 @@ def serve(
         log_requests: Whether each request is a line of the log.
         on_ready: Called with the address once it listens.
     """
-    uvicorn = import_extra("uvicorn", "bayesemble serve needs uvicorn", "'bayesemble[serve]'")
     import torch
 
     torch.set_num_threads(1)  # threads of one prediction would only get into the way of those of other models
     registry = Registry(folders, options)
-    app = make_app(registry, options)
+    server = make_server(registry, options, on_ready)
     set_up(log_requests)
+    server.run()
+    if not server.started:
+        raise BayesembleError(f"nothing can listen at {options.host}:{options.port}; the log says why")
+
+
+def make_server(registry: Registry, options: Options, on_ready: Callable[[str, Registry], None]) -> Any:
+    """A server of uvicorn for what is registered; it ends once its `should_exit` is true."""
+    uvicorn = import_extra("uvicorn", "bayesemble serve needs uvicorn", "'bayesemble[serve]'")
     config = uvicorn.Config(
-        app,
+        make_app(registry, options),
         host=options.host,
         port=options.port,
         log_config=None,
@@ -46,7 +58,7 @@ def serve(
         ws="none",
     )
     server = uvicorn.Server(config)
-    listening = server.startup
+    listening, ending = server.startup, server.shutdown
 
     async def startup(sockets: object = None) -> None:
         await listening(sockets=sockets)
@@ -54,7 +66,11 @@ def serve(
             host, port = server.servers[0].sockets[0].getsockname()[:2]
             on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", registry)
 
-    server.startup = startup
-    server.run()
-    if not server.started:
-        raise BayesembleError(f"nothing can listen at {options.host}:{options.port}; the log says why")
+    async def shutdown(sockets: object = None) -> None:
+        for one in server.servers:
+            one.close()
+        await asyncio.sleep(_LAST_REQUESTS)
+        await ending(sockets=sockets)
+
+    server.startup, server.shutdown = startup, shutdown
+    return server
