@@ -16,7 +16,14 @@ def test_labels_of_numbers_and_classes(runs):
 
 @pytest.mark.parametrize(
     "value",
-    [None, 3, {}, {"id": 3, "label": 1}, {"id": "a-1"}, *({"id": "a-1", "label": one} for one in (None, "", "nan", math.nan, math.inf, "dear", [], True))],
+    [
+        None,
+        3,
+        {},
+        {"id": 3, "label": 1},
+        {"id": "a-1"},
+        *({"id": "a-1", "label": one} for one in (None, "", "nan", math.nan, math.inf, "dear", [], True)),
+    ],
 )
 def test_what_is_no_label_is_refused_by_its_number(runs, value):
     with pytest.raises(RowError) as refused:
