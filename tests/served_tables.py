@@ -12,7 +12,7 @@ from bayesemble.estimators.recipe import Recipe
 
 
 def draw_rows(num, seed, shift=0.0):
-    """Rows as objects: two numbers, a category that may be missing, a truth, a day; and a target that depends on them."""
+    """Rows as objects: two numbers, a category that may be missing, a truth, a day, and targets that depend on them."""
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(num):

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-pytest.importorskip("fastapi")
-httpx = pytest.importorskip("httpx")
-
 from bayesemble.apps.serve.options import Options
 from bayesemble.apps.serve.registry import Registry
 from bayesemble.apps.serve.web.app import make_app
 from served_tables import ask, draw_rows, without_ids
+
+pytest.importorskip("fastapi")
+httpx = pytest.importorskip("httpx")
 
 ROWS = draw_rows(30, 40)
 

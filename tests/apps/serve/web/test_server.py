@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytest.importorskip("uvicorn")
-httpx = pytest.importorskip("httpx")
-
 from bayesemble.apps.serve.options import Options
 from bayesemble.apps.serve.registry import Registry
 from bayesemble.apps.serve.web.server import make_server, serve
 from bayesemble.core.errors import BayesembleError
 from served_tables import draw_rows
+
+pytest.importorskip("uvicorn")
+httpx = pytest.importorskip("httpx")
 
 
 def test_the_end_answers_what_was_taken_and_refuses_the_rest(runs):
