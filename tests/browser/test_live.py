@@ -1,4 +1,4 @@
-"""The live page in a real browser: traffic, alarms, odd rows, a row to try; both colour schemes, narrow windows, a token."""
+"""The live page in a real browser: traffic, alarms, odd rows, a row to try, colour schemes, narrow windows, a token."""
 
 import shutil
 import threading
