@@ -20,7 +20,7 @@ LAYERS = [
     ["training"],
     ["diagnostics", "estimators"],
     ["diagnostics/plots", "apps/tables", "apps/compare"],
-    ["apps/report"],
+    ["apps/report", "apps/serve"],
     ["apps/cli"],
 ]
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}

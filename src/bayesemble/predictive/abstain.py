@@ -108,9 +108,16 @@ def fit_threshold(
     Reference: Geifman & El-Yaniv (2017), Selective classification for deep neural networks; Angelopoulos et al. (2021),
     Learn then test, for the view as multiple testing.
     """
+    uncertainties = predictive.uncertainty(measure).double()
+    return threshold_by(uncertainties, _wrong(predictive, targets), max_risk, measure, confidence)
+
+
+def threshold_by(
+    uncertainties: Tensor, wrong: Tensor, max_risk: float, measure: str = "total", confidence: float = 0.95
+) -> Abstention:
+    """The same from the uncertainty of each validation row, and whether its answer is wrong, in whatever sense."""
     require(0 < max_risk < 1, f"max_risk is an error rate strictly between 0 and 1, got {max_risk}")
     require(0 < confidence < 1, f"confidence is a probability strictly between 0 and 1, got {confidence}")
-    wrong, uncertainties = _wrong(predictive, targets), predictive.uncertainty(measure).double()
     check_finite(uncertainties, "uncertainty")
     shares = _shares(len(uncertainties), max_risk, 1 - confidence)
     abstention = Abstention(-math.inf, measure, 0.0, 0.0, 0.0, max_risk, confidence)

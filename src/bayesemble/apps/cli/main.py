@@ -16,6 +16,7 @@ from bayesemble import __version__
 from bayesemble.apps.cli.comparisons import compare, datasets, landscape, methods, report, score
 from bayesemble.apps.cli.exporting import export
 from bayesemble.apps.cli.printing import err, say
+from bayesemble.apps.cli.serving import serve, watch
 from bayesemble.apps.cli.tables import WithMethodFlags, diagnose, evaluate, fit, predict
 from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.core.errors import BayesembleError
@@ -89,7 +90,11 @@ def root(
     load_plugins(context.obj)
 
 
-for command in (compare, report, landscape, methods, datasets, score, fit, predict, evaluate, diagnose, export):
+COMMANDS = (
+    *(compare, report, landscape, methods, datasets, score),
+    *(fit, predict, evaluate, diagnose, export, watch, serve),
+)
+for command in COMMANDS:
     app.command(cls=WithMethodFlags if command is fit else None)(command)
 
 

@@ -2,6 +2,7 @@
 
     RUN/table.json         what was asked for, the columns, the network, and the scores on held-out rows
     RUN/rows.bin           hashes of the rows of the file
+    RUN/profile.json       what its rows and its doubt are like, for `watch` and `serve`
     RUN/checkpoint-...     as of every run
 
 Rows are held out for testing by a seeded hash of what they hold. What columns mean is learnt from the others alone.
@@ -21,6 +22,7 @@ import numpy as np
 from bayesemble.apps.tables.description import TABLE, Description, TableRequest, begin, read_description
 from bayesemble.apps.tables.evaluation import Evaluation
 from bayesemble.apps.tables.known_rows import KnownRows, Splitter
+from bayesemble.apps.tables.profile import make_profile
 from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_rows, in_units, likelihood_of, values_of
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.core.members import Members
@@ -105,6 +107,8 @@ def fit_table(
     run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
     run = replace(run, description=replace(description, evaluation=run.evaluate(tests, "held-out ")))
     run.description.write(folder)
+    apart = [part for part in tests if len(part.rows)] or [_taken(rows, held_out)]
+    make_profile(schema, rows, apart, run.predict).write(folder, run.description)
     return run
 
 
@@ -267,6 +271,11 @@ def _joined(parts: list[Encoded]) -> Encoded:
         for name in ("rows", "numbers", "categories", "targets")
     }
     return Encoded(**arrays, odd=[], ignored=[])
+
+
+def _taken(rows: Encoded, mask: Any) -> Encoded:
+    assert rows.targets is not None
+    return Encoded(rows.rows[mask], rows.numbers[mask], rows.categories[mask], rows.targets[mask], [], [])
 
 
 def _inputs(rows: Encoded) -> Any:

@@ -1,0 +1,1 @@
+"""The service: runs on tables behind HTTP, whose answers say their doubt."""

@@ -1,0 +1,1 @@
+"""What clients of the service see: JSON, the Open Inference Protocol, metrics and pages."""
