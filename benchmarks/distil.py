@@ -4,10 +4,10 @@ python benchmarks/distil.py             # 5 seeds, without and with mixed rows, 
 python benchmarks/distil.py --seeds 1 --epochs 10
 
 Digits (classes, 64-64-64-10) and the diabetes table of scikit-learn (a number, 10-100-100-2, and a student with three
-outputs). The teacher is a deep ensemble of ten, trained on half of the rows. The student sees the inputs of these rows, with `mixed`
-copies more; the other half is held out. Per row: Spearman's correlation of epistemic and of total doubt with those of
-the teacher, scores of both, and the time of a prediction of the held-out rows by the teacher over that by the student.
-Means and standard errors over seeds.
+outputs). The teacher is a deep ensemble of ten, trained on half of the rows. The student sees the inputs of these rows,
+with `mixed` copies more; the other half is held out. Per row: Spearman's correlation of epistemic and of total doubt
+with those of the teacher, scores of both, and the time of a prediction of the held-out rows by the teacher over that by
+the student. Means and standard errors over seeds.
 """
 
 import argparse

@@ -23,3 +23,9 @@ def test_what_is_close_differs_by_a_ten_thousandth_of_all_at_most():
     assert close([large, small], [large, 2 * small])
     assert not close([large, small], [large * (1 + 2e-4), small])
     assert not close([large], [large.unsqueeze(0)])
+
+
+def test_numbers_of_all_kinds_are_compared():
+    truth = torch.tensor([True, False])
+    assert close([truth], [truth])
+    assert not close([truth], [~truth])

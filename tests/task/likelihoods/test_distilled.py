@@ -4,7 +4,7 @@ import torch
 from scipy.stats import dirichlet, norm
 
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.task.likelihoods import DistilledClasses, DistilledNumbers
+from bayesemble.task.likelihoods.distilled import DistilledClasses, DistilledNumbers
 
 
 @pytest.fixture

@@ -21,5 +21,5 @@ def close(ones: Sequence[Tensor], others: Sequence[Tensor], share: float = 1e-4)
     if [one.shape for one in ones] != [other.shape for other in others]:
         return False
     size = sum(float(one.double().square().nansum()) for one in ones)
-    gap = sum(float((one.double() - other).square().nansum()) for one, other in zip(ones, others, strict=True))
+    gap = sum(float((one.double() - other.double()).square().nansum()) for one, other in zip(ones, others, strict=True))
     return gap <= share**2 * size

@@ -15,7 +15,8 @@ from bayesemble.core.settings import require, whole
 from bayesemble.methods import Method
 from bayesemble.methods.deep_ensemble import DeepEnsemble
 from bayesemble.predictive import ClassPredictive, DirichletPredictive, Predictive, RealPredictive
-from bayesemble.task.likelihoods import DistilledClasses, DistilledNumbers, Likelihood
+from bayesemble.task.likelihoods import Likelihood
+from bayesemble.task.likelihoods.distilled import DistilledClasses, DistilledNumbers
 from bayesemble.task.networks import ModelSource
 from bayesemble.task.task import Task
 from bayesemble.training.ensemble import Ensemble

@@ -97,9 +97,7 @@ def module_of(
     if seeds is not None:
         with_fixed_dropout(modules, _on(task.example, members.weights.device), seeds)
     leaves = task.likelihood_leaves(members.params)
-    found = EnsembleModule(
-        modules, members.weights, task, leaves, getattr(ensemble, "calibration", None), outputs, level
-    )
+    found = EnsembleModule(modules, members.weights, task, leaves, ensemble.calibration, outputs, level)
     if task.output_shape is not None:  # refuses names that mean nothing, before any rows come
         few = torch.zeros(members.num_members, 1, *task.output_shape, dtype=task.dtype, device=members.weights.device)
         read(found.predictive(few), few, outputs, level)
