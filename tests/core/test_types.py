@@ -1,7 +1,16 @@
 import pytest
 import torch
 
-from bayesemble.core.types import Batch, Clock, WeightedTargets, in_parts, map_tensors, tensors_of, total_weight
+from bayesemble.core.types import (
+    Batch,
+    Clock,
+    WeightedTargets,
+    in_parts,
+    is_named,
+    map_tensors,
+    tensors_of,
+    total_weight,
+)
 
 
 def test_map_tensors_reaches_every_tensor_and_keeps_the_structure():
@@ -103,3 +112,10 @@ def test_rows_are_taken_from_weighted_targets_as_from_a_tensor():
     batch = Batch(torch.zeros(6, 1), targets)
     assert [part.num_rows for part in batch.parts([4, 2])] == [4, 2]
     assert in_parts(targets.values) == (targets.values, None)
+
+
+def test_leaves_are_meant_by_name_or_pattern():
+    assert is_named("head.weight", ["head.*"])
+    assert is_named("head.weight", ["body.*", "head.weight"])
+    assert not is_named("Head.weight", ["head.*"]), "letters are told apart on every system"
+    assert not is_named("head.weight", [])

@@ -149,7 +149,7 @@ def test_loaders_and_data_sets_give_weights_where_that_is_said():
     assert difference(arrays, loaded) < 1e-9
     with pytest.raises(DataError, match=r"needs their sum: give it as Task\(num_data="):
         quick_fit(TASK, loader, METHODS["deep"], weights=True, **OPTIONS)
-    with pytest.raises(DataError, match="it yielded 3 items; if the third are weights of rows, pass weights=True"):
+    with pytest.raises(DataError, match="3 items; if the third are weights of rows, fit takes them by"):
         quick_fit(known, loader, METHODS["deep"], **OPTIONS)
     with pytest.raises(DataError, match=r"must yield triples .* it yielded 2 items"):
         quick_fit(known, DataLoader(TensorDataset(X, Y)), METHODS["deep"], weights=True, **OPTIONS)

@@ -213,6 +213,7 @@ def test_an_interrupted_run_goes_on_alone_to_the_same_bits(tmp_path):
         assert same(resumed, be.fit(TASK, METHODS["plain"], data, seed=seed, progress=False, **settings))
 
 
+@pytest.mark.filterwarnings("ignore:targets are about")
 def test_an_error_says_which_fit_it_was():
     absurd = [SPLITS[0], (SPLITS[1][0], SPLITS[1][1] * 1e30), SPLITS[2]]
     with pytest.raises(be.TrainingError, match="number 1: the loss of member 0 became"):

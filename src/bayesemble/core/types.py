@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -29,6 +30,11 @@ Outputs = dict[str, Tensor]
 
 OutputFunction = Callable[[Leaves, Leaves, Inputs, Any], Outputs]
 """A function of one member: `(parameters, buffers, inputs, targets) -> named tensors`."""
+
+
+def is_named(name: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns means the leaf of this name: `*` is any text, `?` any letter, `[ab]` one of these."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 _WITHOUT_FLOAT64 = {"mps"}

@@ -7,7 +7,6 @@ ask `diversity_gain` what it buys.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from bayesemble.core.arrays import numbers
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.core.settings import require
+from bayesemble.core.types import is_named
 from bayesemble.predictive import ClassPredictive, Predictive, RealPredictive, match_targets
 
 
@@ -136,9 +136,9 @@ def weight_cosine(members: Members, exclude: Iterable[str] = ()) -> Tensor:
 def _kept_names(members: Members, exclude: list[str]) -> list[str]:
     stacked = [name for name in members.params if name not in members.shared]
     for pattern in exclude:
-        if not any(fnmatchcase(name, pattern) for name in stacked):
+        if not any(is_named(name, [pattern]) for name in stacked):
             raise SettingError(f"no parameter is called {pattern!r}; the stacked ones are {', '.join(stacked)}")
-    kept = [name for name in stacked if not any(fnmatchcase(name, pattern) for pattern in exclude)]
+    kept = [name for name in stacked if not is_named(name, exclude)]
     require(bool(kept), "no stacked parameter is left to compare; exclude fewer, or compare predictions instead")
     return kept
 

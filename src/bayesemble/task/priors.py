@@ -1,6 +1,5 @@
 """Priors over the parameters of a network: independent, with one scale per leaf, around 0 or given weights."""
 
-import fnmatch
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require, setting, validate
-from bayesemble.core.types import Leaves
+from bayesemble.core.types import Leaves, is_named
 
 Scale = float | dict[str, float]
 """One number for all leaves, or name patterns such as `{"head.*": 0.1, "*": 1.0}`; the first match counts."""
@@ -108,7 +107,7 @@ class Prior(ABC):
 
     def _scale_of(self, name: str, shape: tuple[int, ...]) -> float:
         for pattern, scale in self._patterns().items():
-            if fnmatch.fnmatchcase(name, pattern):
+            if is_named(name, [pattern]):
                 fan_in = math.prod(shape[1:]) if self.scaling == "fan_in" else 1
                 return scale / math.sqrt(fan_in)
         raise SettingError(f'the prior has no scale for the parameter {name!r}; add a pattern such as "*"')

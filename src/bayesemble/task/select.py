@@ -1,12 +1,12 @@
 """Choosing parameters by name, by the kind of layer they belong to, or by where that layer stands."""
 
-import fnmatch
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from torch import nn
 
 from bayesemble.core.errors import SettingError
+from bayesemble.core.types import is_named
 from bayesemble.task.network_ends import Ends, layer_of, parameters_by_layer
 
 NORM_LAYERS: tuple[type[nn.Module], ...] = (
@@ -98,7 +98,7 @@ def _by_text(module: nn.Module, wish: str, ends: Ends | None, names: list[str]) 
 
 def _by_patterns(patterns: Iterable[str], names: list[str]) -> set[str]:
     """What matches any of the patterns; nothing, if one of them matches nothing."""
-    found = [{name for name in names if fnmatch.fnmatchcase(name, pattern.strip())} for pattern in patterns]
+    found = [{name for name in names if is_named(name, [pattern.strip()])} for pattern in patterns]
     return set().union(*found) if all(found) else set()
 
 

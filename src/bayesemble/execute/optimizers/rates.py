@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import SettingError
-from bayesemble.core.types import Leaves
+from bayesemble.core.types import Leaves, is_named
 
 Rate = float | Tensor
 """A learning rate; where a step is recorded, a tensor without axes."""
@@ -68,7 +67,7 @@ def _factors_of(
     found: dict[str, float] = {}
     for name in names:
         owner = max((own for own in network if name == own or name.endswith(f".{own}")), key=len, default=name)
-        rates = [rate for pattern, rate in patterns if fnmatch.fnmatchcase(owner, pattern)]
+        rates = [rate for pattern, rate in patterns if is_named(owner, [pattern])]
         if not rates:
             raise SettingError(f'learning_rate has no pattern for the leaf {name!r}; add one such as "*"')
         found[name] = rates[0]
@@ -79,7 +78,7 @@ def check_patterns(patterns: Patterns, names: Collection[str]) -> None:
     """Refuse patterns that leave leaves without a rate, or that match none."""
     factors_of(names, patterns, names)
     for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
+        if not any(is_named(name, [pattern]) for name in names):
             known = ", ".join(sorted(names)[:8])
             raise SettingError(f"learning_rate has a pattern {pattern!r} that no leaf matches; leaves are {known}")
 

@@ -4,8 +4,9 @@ import torch
 from torch import nn
 
 from bayesemble.core.errors import CheckpointError, SettingError
+from bayesemble.core.types import is_named
 from bayesemble.task.priors import Prior
-from bayesemble.task.starts.weights import Patterns, is_named
+from bayesemble.task.starts.weights import Patterns
 
 
 def around_start(prior: Prior | None, given: nn.Module | None, fresh: Patterns) -> Prior | None:

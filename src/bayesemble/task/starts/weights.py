@@ -1,7 +1,6 @@
 """The weights that members begin with: drawn anew, taken from a given network, or a little apart from these."""
 
 import copy
-import fnmatch
 import math
 from collections.abc import Collection, Iterable
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError, SettingError
-from bayesemble.core.types import Leaves
+from bayesemble.core.types import Leaves, is_named
 from bayesemble.task.adapters.starts import fresh_leaves, is_adapted, reset_of, resets_adapters_alone
 from bayesemble.task.adapters.still import frozen_parts
 
@@ -42,11 +41,6 @@ def as_patterns(fresh: object) -> Patterns:
     if not (isinstance(patterns, list | tuple) and all(isinstance(one, str) for one in patterns)):
         raise SettingError(f'fresh is a pattern of names such as "head.*", or several, got {fresh!r}')
     return tuple(patterns)
-
-
-def is_named(name: str, patterns: Patterns) -> bool:
-    """Whether one of the patterns means this leaf."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def renewed(original: nn.Module, fresh: Patterns, share_frozen: bool = False) -> nn.Module:
