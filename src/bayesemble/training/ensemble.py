@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,11 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesemble import __version__
-from bayesemble.core import settings
 from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
 from bayesemble.core.errors import DataError
-from bayesemble.core.html import facts_table
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves, in_parts, tensors_of
@@ -41,15 +37,14 @@ from bayesemble.training.incoming.loaders import LoaderSource, check_batch_size
 from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.incoming.unpacking import Unpacking
 from bayesemble.training.outgoing.botorch_model import botorch_model
+from bayesemble.training.outgoing.description import describe, facts_of
 from bayesemble.training.outgoing.export import Draws, export
 from bayesemble.training.outgoing.module import EnsembleModule, module_of
 from bayesemble.training.outgoing.networks import modules_of
 from bayesemble.training.predictor import LastPredictor, Predictor
 from bayesemble.training.pretrained.saving import write_pretrained
 from bayesemble.training.run_folders import checkpoint as checkpoints
-from bayesemble.training.run_folders.backbone import describe_backbone
 from bayesemble.training.run_folders.checkpoint import Checkpoint, Row
-from bayesemble.training.run_folders.probe import describe_network
 from bayesemble.training.run_folders.recording import Recording
 from bayesemble.training.run_folders.run_lock import locked
 
@@ -385,32 +380,7 @@ class Ensemble:
 
     def describe(self) -> dict[str, Any]:
         """Task, method, settings, seeds, versions and what the network computes, as JSON."""
-        task = self.task
-        return {
-            "library": __version__,
-            "torch": torch.__version__,
-            "model": type(task.module).__name__,
-            "task": {
-                "likelihood": settings.dump(task.likelihood),
-                "prior": settings.dump(task.prior),
-                "temperature": task.temperature,
-                "output": task.output if isinstance(task.output, str) else None,
-                "num_data": task.num_data,
-                "num_rows": task.num_rows,
-                "output_shape": None if task.output_shape is None else list(task.output_shape),
-                "stochastic": task.stochastic,
-                "targets": task.targets,
-                "train_frozen": task.train_frozen,
-            }
-            | ({} if task.unpack is None else {"unpack": True}),
-            "method": settings.dump(self.method),
-            "executor": settings.dump(self.executor),
-            "execution": self.execution,
-            "seed": self.seed,
-            "network": describe_network(task, self.state.members),
-            "backbone": describe_backbone(task, self.state),
-            "calibration": settings.dump(self.calibration),
-        }
+        return describe(self)
 
     def __repr__(self) -> str:
         name = type(self.task.module).__name__
@@ -418,22 +388,7 @@ class Ensemble:
 
     def _repr_html_(self) -> str:
         """A small table for notebooks."""
-        facts = {
-            "members": f"{self.num_members:,}",
-            "network": f"{type(self.task.module).__name__}, {self.task.num_parameters:,} parameters",
-            "likelihood": type(self.task.likelihood).__name__,
-            "prior": "flat" if self.task.prior is None else type(self.task.prior).__name__,
-            "executor": str(self.executor),
-            "epochs": f"{len(self.history):,}",
-        }
-        if self.calibration is not None:
-            facts["calibration"] = str(self.calibration)
-        if self.history:
-            facts["training"] = f"{sum(row['seconds'] for row in self.history):.1f} s"
-            losses = [loss for loss in self.history[-1].get("loss", []) if math.isfinite(loss)]
-            if losses:
-                facts["last loss of members"] = f"{min(losses):.4g} to {max(losses):.4g}"
-        return facts_table(f"Ensemble: {type(self.method).__name__}", facts)
+        return facts_of(self)
 
 
 def evaluate(ensemble: Ensemble, data: Any, ood: Any = None, *, weights: bool = False) -> dict[str, float]:

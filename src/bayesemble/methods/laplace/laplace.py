@@ -351,11 +351,9 @@ def _layouts(slot: Leaves) -> list[Layout]:
     named = {name: leaf for name, leaf in slot.items() if name.startswith(_POSITION)}
     positions = {name.removeprefix(_POSITION): leaf[0].tolist() for name, leaf in named.items()}
     ordered = sorted(positions, key=lambda name: positions[name])
-    found = []
-    for block in range(1 + max(number for number, _ in positions.values())):
-        names = tuple(name for name in ordered if positions[name][0] == block)
-        found.append(Layout(names, slot[f"std.{block}"].shape[1]))
-    return found
+    count = 1 + max(number for number, _ in positions.values())
+    groups = [tuple(name for name in ordered if positions[name][0] == block) for block in range(count)]
+    return [Layout(names, slot[f"std.{block}"].shape[1]) for block, names in enumerate(groups)]
 
 
 def _factors(slot: Leaves, number: int) -> Leaves:
