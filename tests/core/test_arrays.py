@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
-from bayesemble.core.arrays import as_inputs, as_tensor, check_finite, check_rows
+from bayesemble.core.arrays import as_inputs, as_tensor, check_finite, check_rows, row_weights
 from bayesemble.core.errors import DataError
 
 FLOAT = torch.float32
@@ -262,3 +262,11 @@ def test_a_file_mapped_into_memory_is_not_copied(tmp_path, mode, recwarn):
     assert not recwarn.list
     part = as_tensor(np.load(tmp_path / "x.npy", mmap_mode=mode)[1:, ::-1], "inputs", FLOAT)
     assert part.tolist() == [[3.0, 2.0], [5.0, 4.0]]
+
+
+def test_weights_are_numbers_from_zero_one_for_each_row():
+    assert row_weights([[1], [0], [2]], 3, FLOAT).tolist() == [1, 0, 2]
+    with pytest.raises(DataError, match="that of row 1 is -1"):
+        row_weights([1.0, -1.0, 0.0], 3, FLOAT)
+    with pytest.raises(DataError, match="3 rows need as many weights"):
+        row_weights([1.0, 2.0], 3, FLOAT)

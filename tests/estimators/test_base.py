@@ -150,7 +150,7 @@ def test_training_stops_where_the_held_out_loss_is_lowest_and_takes_all_rows_of_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_classes_are_held_out_by_their_share_and_numbers_are_not_sorted(kind, monkeypatch):
-    def stand_in(recipe, method, network, likelihood, x, y, held_out, seed):
+    def stand_in(recipe, method, network, likelihood, x, y, held_out, seed, *, weights):
         expected = recipe.hold_out(method, y, kind is EnsembleClassifier, seed)
         np.testing.assert_array_equal(held_out, expected)
         raise DataError("training begins")

@@ -349,6 +349,7 @@ def test_gradients_that_are_zero_but_for_rounding_do_not_count_against_vmap():
     assert fitted.history[0]["loss"] == pytest.approx(alone.history[0]["loss"], rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:targets are about")
 def test_an_infinite_loss_on_the_first_batch_is_told_as_one_whatever_the_executor():
     """Both executors give the same infinities, so vmap is not to blame."""
     x, y = torch.zeros(3, 16, 4), torch.ones(3, 16)

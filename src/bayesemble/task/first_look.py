@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, DataError, ModelError
-from bayesemble.core.types import Inputs, map_tensors, tensors_of
+from bayesemble.core.types import Inputs, exact, map_tensors, tensors_of
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.recomputation import Watch
 
@@ -100,7 +100,7 @@ def warn_of_scale(likelihood: Likelihood, targets: Tensor, begins: Callable[[], 
 
 def _size(values: Tensor) -> float:
     """Root mean square."""
-    return float(values.double().square().mean().sqrt())
+    return float(exact(values).square().mean().sqrt())
 
 
 def together(found: list[Seen], names: list[str]) -> Seen:

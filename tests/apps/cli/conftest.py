@@ -7,7 +7,7 @@ from bayesemble.apps.cli import main
 
 
 @pytest.fixture
-def call(capsys, monkeypatch) -> Callable[..., tuple[int, str, str]]:
+def call(capsys, monkeypatch, untouched) -> Callable[..., tuple[int, str, str]]:
     """Run a command in this process, which has torch already: its exit code, and what it printed and complained of."""
 
     def run(*arguments: object, columns: int = 300) -> tuple[int, str, str]:

@@ -1,21 +1,7 @@
 import json
 import logging
 
-import pytest
-
 from bayesemble.apps.serve.logs import JsonLines, logger, set_up, tell
-
-
-@pytest.fixture
-def untouched():
-    """Loggers as they were, afterwards."""
-    names = ("bayesemble", "bayesemble.serve", "uvicorn", "uvicorn.error")
-    before = {name: (one.handlers, one.propagate, one.level) for name in names if (one := logging.getLogger(name))}
-    yield
-    for name, (handlers, propagate, level) in before.items():
-        one = logging.getLogger(name)
-        one.handlers, one.propagate = handlers, propagate
-        one.setLevel(level)
 
 
 def test_each_record_is_one_line_of_json(untouched, capsys):

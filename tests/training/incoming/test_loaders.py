@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bayesemble.core.errors import DataError
-from bayesemble.training.incoming.loaders import LoaderSource, as_weights, batch_bounds, items_of, loader_of
+from bayesemble.training.incoming.loaders import LoaderSource, batch_bounds, items_of, loader_of
 from helpers import table
 
 
@@ -32,12 +32,3 @@ def test_a_loader_of_triples_says_whether_the_third_are_weights():
     assert [batch.targets.weights.tolist() for batch in source.in_order(None)] == [[2.0] * 4] * 2
     with pytest.raises(DataError, match="if the third are weights of rows, fit takes them by weights=True"):
         next(LoaderSource(loader_of(rows, 4, shuffle=False), torch.float32).in_order(None))
-
-
-def test_weights_are_numbers_from_zero_one_for_each_row():
-    targets = torch.zeros(3)
-    assert as_weights([[1], [0], [2]], targets, torch.float32).tolist() == [1, 0, 2]
-    with pytest.raises(DataError, match="that of row 1 is -1"):
-        as_weights([1.0, -1.0, 0.0], targets, torch.float32)
-    with pytest.raises(DataError, match="3 rows need as many weights"):
-        as_weights([1.0, 2.0], targets, torch.float32)

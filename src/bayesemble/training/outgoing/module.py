@@ -50,7 +50,7 @@ class EnsembleModule(nn.Module):
         self._likelihood, self._calibration, self._pick = task.likelihood, calibration, task.output
         # Whether these are so must not be asked of the tensor while a file is written.
         self._known = {"_all_weigh": True, "_several_weigh": bool(1 - weights.square().sum() > 1e-12)}
-        self.eval()
+        self.train(False)
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> dict[str, Tensor]:
         """What is read off the networks' outputs, by name; inputs are those of the network."""

@@ -69,7 +69,7 @@ def networks_with(task: BoundTask, members: Members, *, share: bool) -> list[nn.
                 if share and name in members.shared:
                     common[name] = new
             placed[id(old)] = new
-        network = copy.deepcopy(template, placed).eval()
+        network = copy.deepcopy(template, placed).train(False)
         found.append(network[int(network.architecture)] if isinstance(network, Alternatives) else network)
     return found
 
