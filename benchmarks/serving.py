@@ -357,7 +357,7 @@ def schemathesis(asked):
     with ours(make_run(asked.work)) as server:
         command = [Path(sys.executable).parent / "schemathesis", "run", f"{server.url}/openapi.json"]
         command += ["--max-examples", asked.examples, "--checks", "not_a_server_error,status_code_conformance"]
-        command += ["--phases", "examples,coverage,fuzzing", "--request-timeout", 30, "--seed", 1]
+        command += ["--phases", "examples,coverage,fuzzing", "--request-timeout", 30, "--seed", asked.seed]
         begin = time.monotonic()
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         print(done.stdout[-3000:], done.stderr[-500:])
@@ -411,6 +411,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=10, help="of each load")
     parser.add_argument("--times", type=int, default=3, help="how often SIGTERM is sent")
     parser.add_argument("--examples", type=int, default=1000, help="of each operation, for schemathesis")
+    parser.add_argument("--seed", type=int, default=1, help="of the cases, for schemathesis")
     parser.add_argument("--run", help="of the plain server")
     parser.add_argument("--no-interval", action="store_true", help="of the plain server")
     asked = parser.parse_args()
