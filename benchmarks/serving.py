@@ -118,7 +118,7 @@ def plain(folder, interval):
     import uvicorn
     from fastapi import FastAPI
 
-    from bayesemble.apps.tables.run import _inputs, open_table
+    from bayesemble.apps.tables.run import inputs_of, open_table
     from bayesemble.apps.tables.targets import columns_of, in_units, values_of
     from bayesemble.data.table_files import Chunk
 
@@ -138,7 +138,7 @@ def plain(folder, interval):
         rows = body["rows"]
         columns = {name: [str(row[name]) for row in rows] for name in (*NUMBERS, "colour")}
         encoded = run.schema.encode(Chunk("request", columns, range(len(rows))), with_targets=False)
-        inputs = [torch.from_numpy(one) for one in _inputs(encoded)]
+        inputs = [torch.from_numpy(one) for one in inputs_of(encoded)]
         with torch.no_grad():
             outputs = torch.stack([network(*inputs) for network in networks])
         predictive = in_units(run.schema, task.predictive(outputs, members))

@@ -142,7 +142,7 @@ def test_a_calibrated_ensemble_of_numbers_says_its_intervals():
     assert torch.allclose(found["high"].double(), intervals.high, atol=1e-6)
     assert not torch.allclose(found["low"], ensemble.predict(x).interval(0.8)[0], atol=1e-3)
     assert torch.allclose(found["std"], ensemble.predict(x).std, atol=1e-6)
-    with pytest.raises(SettingError, match="calibrated at level 0.8, got level=0.9"):
+    with pytest.raises(SettingError, match=r"calibrated at level 0\.8, got level=0.9"):
         ensemble.module(level=0.9)
 
 

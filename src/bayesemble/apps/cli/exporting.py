@@ -13,7 +13,10 @@ from bayesemble.apps.cli.printing import AsJson, say, say_json, say_notes
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a run, as `fit` or `compare` made it.")],
     target: Annotated[Path, typer.Option("--out", help="Folder to write, which must be new or empty.")] = Path("model"),
-    level: Annotated[float, typer.Option(help="Probability of the interval from low to high.")] = 0.9,
+    level: Annotated[
+        float | None,
+        typer.Option(help="Probability of the interval from low to high; 0.9, or that of a calibration."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a run as an ONNX model, and for tables a scorer that needs numpy and onnxruntime alone.
@@ -32,7 +35,7 @@ def export(
         say(f"To score rows with it: python {target / 'score.py'} new.csv --out predictions.csv")
 
 
-def _table(run: Path, target: Path, level: float) -> tuple[list[str], list[str]]:
+def _table(run: Path, target: Path, level: float | None) -> tuple[list[str], list[str]]:
     from bayesemble.apps.tables.export import export_table
     from bayesemble.apps.tables.run import open_table
 
@@ -40,7 +43,7 @@ def _table(run: Path, target: Path, level: float) -> tuple[list[str], list[str]]
     return written.outputs, written.notes
 
 
-def _comparison(run: Path, target: Path, level: float) -> tuple[list[str], list[str]]:
+def _comparison(run: Path, target: Path, level: float | None) -> tuple[list[str], list[str]]:
     """The model alone: the rows of a comparison are numbers already."""
     from bayesemble.apps.compare.source import open_run
 

@@ -56,7 +56,7 @@ class Rules:
 
     @staticmethod
     def of(level: float | None, calibration: Calibration | None) -> Rules:
-        """Those of a level that was asked for, or (None) of the calibration, or 0.9; one that is not kept is refused."""
+        """Those of a level that is asked for, or (None) of the calibration, or 0.9; another level is refused."""
         if level is not None:
             check_level(level)
         known = None if calibration is None else calibration.level
@@ -70,8 +70,12 @@ class Rules:
 
     def usual(self, predictive: Predictive) -> tuple[str, ...]:
         """The outputs that are given unless others are named."""
-        own = {_SET: self.has(_SET), _ABSTAIN: self.has(_ABSTAIN)}
-        return *USUAL[predictive.kind], *(name for name, there in own.items() if there)
+        return *USUAL[predictive.kind], *self.decisions
+
+    @property
+    def decisions(self) -> tuple[str, ...]:
+        """Those of `DECISIONS` that were calibrated."""
+        return tuple(name for name in DECISIONS if self.has(name))
 
     def has(self, name: str) -> bool:
         """Whether something was calibrated that an output of this name tells of."""
