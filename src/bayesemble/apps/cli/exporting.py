@@ -25,6 +25,7 @@ def export(
     """
     from bayesemble.apps.compare.source import SOURCE
 
+    _refuse_other_folders(run)
     outputs, notes = (_comparison if (run / SOURCE).is_file() else _table)(run, target, level)
     if as_json:
         say_json({"folder": str(target), "outputs": outputs, "notes": notes})
@@ -33,6 +34,24 @@ def export(
     say(f"Model with the outputs {', '.join(outputs)}: {target}")
     if (target / "score.py").is_file():
         say(f"To score rows with it: python {target / 'score.py'} new.csv --out predictions.csv")
+
+
+def _refuse_other_folders(run: Path) -> None:
+    """Refuse a folder with several runs, and one whose network is not known here."""
+    from bayesemble.apps.compare.source import SOURCE
+    from bayesemble.apps.tables.description import TABLE
+    from bayesemble.core.errors import SettingError
+    from bayesemble.training.run_folders import checkpoint
+
+    if (run / SOURCE).is_file() or (run / TABLE).is_file():
+        return
+    if inside := sorted(path.parent for path in (*run.glob(f"*/{SOURCE}"), *run.glob(f"*/*/*/{SOURCE}"))):
+        raise SettingError(f"{run} holds {len(inside)} runs of a comparison; name one of them, such as {inside[0]}")
+    if checkpoint.exists(run):
+        raise SettingError(
+            f"{run} holds an ensemble of a network that only your code knows; say in Python: "
+            f"be.load({str(run)!r}, make_network).export('model.onnx')"
+        )
 
 
 def _table(run: Path, target: Path, level: float | None) -> tuple[list[str], list[str]]:
@@ -46,7 +65,9 @@ def _table(run: Path, target: Path, level: float | None) -> tuple[list[str], lis
 def _comparison(run: Path, target: Path, level: float | None) -> tuple[list[str], list[str]]:
     """The model alone: the rows of a comparison are numbers already."""
     from bayesemble.apps.compare.source import open_run
+    from bayesemble.apps.tables.export import check_new
 
+    check_new(target)
     ensemble, split = open_run(run)
     notes = []
     if split.num_classes is None:

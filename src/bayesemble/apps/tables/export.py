@@ -55,8 +55,7 @@ def export_table(run: TableRun, out: str | Path, *, level: float | None = None) 
         level: Probability of the interval from `low` to `high`; None is that of the calibration, or 0.9.
     """
     folder, schema, notes = Path(out), run.schema, list(run.notes)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingError(f"{folder} is there already, and is not an empty folder; choose another name")
+    check_new(folder)
     rules = run.rules(level)
     columns, outputs = columns_of(schema, rules.calibration), None
     if schema.task == "count":
@@ -77,6 +76,12 @@ def export_table(run: TableRun, out: str | Path, *, level: float | None = None) 
         (written / SCRIPT).write_text(_LAUNCHER, encoding="utf-8")
         copy_code(written / CODE)
     return Exported(str(folder), names, notes)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse to write a model over anything else."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingError(f"{folder} is there already, and is not an empty folder; choose another name")
 
 
 def copy_code(folder: Path) -> None:
