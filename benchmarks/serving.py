@@ -7,9 +7,10 @@
     python benchmarks/serving.py reload       # the run is replaced every two seconds under load
     python benchmarks/serving.py schemathesis --examples 2000
     python benchmarks/serving.py triton       # the client of Triton, unchanged
+    python benchmarks/serving.py kserve       # the client of KServe, unchanged
 
-It needs the extra `serve`, `wrk` (a package of the system), `httpx`, `schemathesis` and `tritonclient[http]`. All of it
-happens on this machine. A run of ten members on a table of 3,000 rows is trained first, in the folder of --work.
+It needs the extra `serve`, `wrk` (a package of the system), `httpx`, `schemathesis`, `tritonclient[http]` and `kserve`.
+All of it happens on this machine. A run of ten members on a table of 3,000 rows is trained first, in the folder of --work.
 """
 
 import argparse
@@ -145,7 +146,7 @@ def plain(folder, interval):
         if not interval:
             parts = (predictive.mean, predictive.std, predictive.aleatoric.sqrt(), predictive.epistemic.sqrt())
             return [[float(part[i]) for part in parts] for i in range(len(rows))]
-        values = values_of(run.schema, predictive, 0.9)
+        values = values_of(run.schema, predictive, run.rules(0.9))
         answers = [
             dict(zip(columns_of(run.schema), map(float, cells), strict=True)) for cells in zip(*values, strict=True)
         ]
@@ -403,8 +404,32 @@ def triton(asked):
             print(f"tritonclient, {'bytes' if binary else 'JSON'}: the same bits as /predict")
 
 
+def kserve(asked):
+    from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
+
+    async def ask(url, rows):
+        made = InferenceRESTClient(RESTConfig(protocol="v2", timeout=60))
+        assert await made.is_server_live(url)
+        assert await made.is_server_ready(url)
+        assert await made.is_model_ready(url, "run")
+        inputs = [
+            InferInput(name, [len(rows), 1], "BYTES" if name == "colour" else "FP64", data=[row[name] for row in rows])
+            for name in rows[0]
+        ]
+        found = await made.infer(url, InferRequest(model_name="run", infer_inputs=inputs), model_name="run")
+        return {one.name: one.data for one in found.outputs}
+
+    rows = make_rows(7)
+    with ours(make_run(asked.work)) as server:
+        same = httpx.post(f"{server.url}/predict", json={"rows": rows}).json()["predictions"]
+        found = asyncio.run(ask(server.url, rows))
+        for name in ("prediction", "low", "high", "unlike"):
+            assert found[name] == [one[name] for one in same]
+    print("the REST client of kserve: the same numbers as /predict")
+
+
 def main():
-    tasks = {one.__name__: one for one in (load, bits, overload, term, reload, schemathesis, triton)}
+    tasks = {one.__name__: one for one in (load, bits, overload, term, reload, schemathesis, triton, kserve)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=[*tasks, "plain"])
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "bayesemble-serving")
