@@ -10,7 +10,8 @@
     python benchmarks/serving.py kserve       # the client of KServe, unchanged
 
 It needs the extra `serve`, `wrk` (a package of the system), `httpx`, `schemathesis`, `tritonclient[http]` and `kserve`.
-All of it happens on this machine. A run of ten members on a table of 3,000 rows is trained first, in the folder of --work.
+All of it happens on this machine. A run of ten members on a table of 3,000 rows is trained first, in the folder of
+--work.
 """
 
 import argparse
@@ -405,6 +406,7 @@ def triton(asked):
 
 
 def kserve(asked):
+    sys.argv = sys.argv[:1]  # which that package would read as its own when it is imported
     from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
 
     async def ask(url, rows):

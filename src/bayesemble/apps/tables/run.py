@@ -294,8 +294,8 @@ def _joined(parts: list[Encoded]) -> Encoded:
 def taken(rows: Encoded, chosen: Any) -> Encoded:
     """Some of the rows, by a mask or by their places."""
     assert rows.targets is not None
-    parts = (part[chosen] for part in (rows.rows, rows.numbers, rows.categories, rows.targets))
-    return Encoded(*parts, rows.odd, [])
+    numbers, categories, targets = rows.numbers[chosen], rows.categories[chosen], rows.targets[chosen]
+    return Encoded(rows.rows[chosen], numbers, categories, targets, rows.odd, [])
 
 
 def inputs_of(rows: Encoded) -> Any:
