@@ -21,7 +21,7 @@ from bayesemble import models
 from bayesemble.core.types import Inputs, map_tensors
 from bayesemble.methods import METHODS, make_method, method_class
 from bayesemble.training.outgoing.export import Draws, predicted
-from bayesemble.training.outgoing.readings import read, tolerances
+from bayesemble.training.outgoing.readings import Rules, read, tolerances
 
 NUM_ROWS, BATCHES, FEW = 1000, (1, 32, 1000), 100
 SHORT = {
@@ -92,7 +92,7 @@ def difference(ensemble: be.Ensemble, path: Path, names: list[str], rows: Inputs
     alone = ensemble.method.keeps_dropout
     whole = part(rows, 0, FEW) if alone else rows
     expected = predicted(ensemble, whole, Draws(None, 0))
-    units, values = tolerances(expected, names, 1.0), read(expected, torch.empty(0), names, 0.9)
+    units, values = tolerances(expected, names, 1.0), read(expected, torch.empty(0), names, Rules(0.9))
     for size in BATCHES:
         num = FEW if alone or size == 1 else NUM_ROWS
         parts = [run(part(rows, begin, min(size, num - begin))) for begin in range(0, num, size)]

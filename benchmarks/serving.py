@@ -7,9 +7,11 @@
     python benchmarks/serving.py reload       # the run is replaced every two seconds under load
     python benchmarks/serving.py schemathesis --examples 2000
     python benchmarks/serving.py triton       # the client of Triton, unchanged
+    python benchmarks/serving.py kserve       # the client of KServe, unchanged
 
-It needs the extra `serve`, `wrk` (a package of the system), `httpx`, `schemathesis` and `tritonclient[http]`. All of it
-happens on this machine. A run of ten members on a table of 3,000 rows is trained first, in the folder of --work.
+It needs the extra `serve`, `wrk` (a package of the system), `httpx`, `schemathesis`, `tritonclient[http]` and `kserve`.
+All of it happens on this machine. A run of ten members on a table of 3,000 rows is trained first, in the folder of
+--work.
 """
 
 import argparse
@@ -118,7 +120,7 @@ def plain(folder, interval):
     import uvicorn
     from fastapi import FastAPI
 
-    from bayesemble.apps.tables.run import _inputs, open_table
+    from bayesemble.apps.tables.run import inputs_of, open_table
     from bayesemble.apps.tables.targets import columns_of, in_units, values_of
     from bayesemble.data.table_files import Chunk
 
@@ -138,14 +140,14 @@ def plain(folder, interval):
         rows = body["rows"]
         columns = {name: [str(row[name]) for row in rows] for name in (*NUMBERS, "colour")}
         encoded = run.schema.encode(Chunk("request", columns, range(len(rows))), with_targets=False)
-        inputs = [torch.from_numpy(one) for one in _inputs(encoded)]
+        inputs = [torch.from_numpy(one) for one in inputs_of(encoded)]
         with torch.no_grad():
             outputs = torch.stack([network(*inputs) for network in networks])
         predictive = in_units(run.schema, task.predictive(outputs, members))
         if not interval:
             parts = (predictive.mean, predictive.std, predictive.aleatoric.sqrt(), predictive.epistemic.sqrt())
             return [[float(part[i]) for part in parts] for i in range(len(rows))]
-        values = values_of(run.schema, predictive, 0.9)
+        values = values_of(run.schema, predictive, run.rules(0.9))
         answers = [
             dict(zip(columns_of(run.schema), map(float, cells), strict=True)) for cells in zip(*values, strict=True)
         ]
@@ -357,7 +359,7 @@ def schemathesis(asked):
     with ours(make_run(asked.work)) as server:
         command = [Path(sys.executable).parent / "schemathesis", "run", f"{server.url}/openapi.json"]
         command += ["--max-examples", asked.examples, "--checks", "not_a_server_error,status_code_conformance"]
-        command += ["--phases", "examples,coverage,fuzzing", "--request-timeout", 30, "--seed", 1]
+        command += ["--phases", "examples,coverage,fuzzing", "--request-timeout", 30, "--seed", asked.seed]
         begin = time.monotonic()
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
         print(done.stdout[-3000:], done.stderr[-500:])
@@ -403,14 +405,40 @@ def triton(asked):
             print(f"tritonclient, {'bytes' if binary else 'JSON'}: the same bits as /predict")
 
 
+def kserve(asked):
+    sys.argv = sys.argv[:1]  # which that package would read as its own when it is imported
+    from kserve import InferenceRESTClient, InferInput, InferRequest, RESTConfig
+
+    async def ask(url, rows):
+        made = InferenceRESTClient(RESTConfig(protocol="v2", timeout=60))
+        assert await made.is_server_live(url)
+        assert await made.is_server_ready(url)
+        assert await made.is_model_ready(url, "run")
+        inputs = [
+            InferInput(name, [len(rows), 1], "BYTES" if name == "colour" else "FP64", data=[row[name] for row in rows])
+            for name in rows[0]
+        ]
+        found = await made.infer(url, InferRequest(model_name="run", infer_inputs=inputs), model_name="run")
+        return {one.name: one.data for one in found.outputs}
+
+    rows = make_rows(7)
+    with ours(make_run(asked.work)) as server:
+        same = httpx.post(f"{server.url}/predict", json={"rows": rows}).json()["predictions"]
+        found = asyncio.run(ask(server.url, rows))
+        for name in ("prediction", "low", "high", "unlike"):
+            assert found[name] == [one[name] for one in same]
+    print("the REST client of kserve: the same numbers as /predict")
+
+
 def main():
-    tasks = {one.__name__: one for one in (load, bits, overload, term, reload, schemathesis, triton)}
+    tasks = {one.__name__: one for one in (load, bits, overload, term, reload, schemathesis, triton, kserve)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=[*tasks, "plain"])
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "bayesemble-serving")
     parser.add_argument("--seconds", type=int, default=10, help="of each load")
     parser.add_argument("--times", type=int, default=3, help="how often SIGTERM is sent")
     parser.add_argument("--examples", type=int, default=1000, help="of each operation, for schemathesis")
+    parser.add_argument("--seed", type=int, default=1, help="of the cases, for schemathesis")
     parser.add_argument("--run", help="of the plain server")
     parser.add_argument("--no-interval", action="store_true", help="of the plain server")
     asked = parser.parse_args()

@@ -29,7 +29,7 @@ def test_the_python_blocks_run_in_order(tmp_path, monkeypatch):
 def test_the_commands_exist_with_their_options(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     lines = [line for block in blocks("bash") for line in block.splitlines() if line.startswith("bayesemble")]
-    assert len(lines) == 12
+    assert len(lines) == 13
     for line in lines:
         command, *options = [word for word in line.split("#")[0].split()[1:] if word[0] != "-" or word[:2] == "--"]
         with pytest.raises(SystemExit) as end:

@@ -333,7 +333,7 @@ class Ensemble:
         *,
         num_draws: int | None = None,
         seed: int = 0,
-        level: float = 0.9,
+        level: float | None = None,
     ) -> EnsembleModule:
         """A plain `nn.Module` of all networks, with outputs by name, equal to `predict` and differentiable.
 
@@ -343,17 +343,20 @@ class Ensemble:
 
         Args:
             outputs: Names of what it gives, see `bayesemble.training.outgoing.readings`; None gives probs, entropy,
-                aleatoric and epistemic of classes, and mean, std, low, high, aleatoric and epistemic of numbers.
+                aleatoric and epistemic of classes, and mean, std, low, high, aleatoric and epistemic of numbers; of a
+                calibrated ensemble also set and abstain, if these were calibrated.
             num_draws: As for `predict`. Where that needs no draws, as Laplace under `Gaussian`, a number is needed.
             seed: Seed of the draws.
-            level: How often the interval from low to high holds the target.
+            level: How often the interval from low to high holds the target; None is the level of the calibration, or
+                0.9 without one.
         """
         return module_of(self, outputs, num_draws, seed, level)
 
     def modules(self, *, num_draws: int | None = None, seed: int = 0) -> list[nn.Module]:
-        """The networks that `predict` averages over, each an ordinary network of its own, without the likelihood.
+        """The networks that `predict` averages over, each an ordinary network of its own.
 
-        They stand in the order of `module().weights`; those that weigh nothing are left out.
+        They stand in the order of `module().weights`; those that weigh nothing are left out. What is done with their
+        outputs, the likelihood and a calibration, is not in them.
         """
         return modules_of(self, num_draws, seed)
 
@@ -364,7 +367,7 @@ class Ensemble:
         *,
         num_draws: int | None = None,
         seed: int = 0,
-        level: float = 0.9,
+        level: float | None = None,
         inputs: Any = None,
     ) -> list[str]:
         """Write `module(...)` as a file, `model.pt2` or `model.onnx`, and give the names of its outputs.

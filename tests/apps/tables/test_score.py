@@ -7,7 +7,7 @@ from bayesemble.apps.tables.score import cells_of
 from bayesemble.apps.tables.targets import columns_of, in_units, values_of
 from bayesemble.data.schema import Column, Schema
 from bayesemble.predictive import ClassPredictive, NormalPredictive
-from bayesemble.training.outgoing.readings import USUAL, read
+from bayesemble.training.outgoing.readings import USUAL, Rules, read
 from helpers import poissons
 
 SIZE = Column("size", "1.5")
@@ -15,7 +15,7 @@ MEMBERS, ROWS = 3, 7
 
 
 def answers(predictive) -> dict[str, np.ndarray]:
-    found = read(predictive, torch.empty(0), USUAL[predictive.kind], 0.8)
+    found = read(predictive, torch.empty(0), USUAL[predictive.kind], Rules(0.8))
     return {name: value.numpy() for name, value in found.items()}
 
 

@@ -13,6 +13,7 @@ from bayesemble.estimators.recipe import Recipe
 from bayesemble.metrics import summarise
 from bayesemble.metrics.calibration import expected_calibration_error
 from bayesemble.predictive import NormalPredictive, PoissonPredictive, Predictive, StudentPredictive
+from bayesemble.training.outgoing.readings import Rules
 
 
 def table(y, task=None):
@@ -49,7 +50,7 @@ def test_counts_may_have_another_distribution_and_other_targets_may_not(counts, 
     schema, _ = table([3, 0, 1, 0], "count")
     assert likelihood_of(schema, Recipe(counts=counts)) == (likelihood, 2)
     predictive = likelihood.predictive(torch.randn(2, 4, 2, generator=torch.Generator()), {}, torch.full((2,), 0.5))
-    assert np.isfinite(np.array(values_of(schema, in_units(schema, predictive), 0.9), dtype=float)).all()
+    assert np.isfinite(np.array(values_of(schema, in_units(schema, predictive), Rules(0.9)), dtype=float)).all()
     with pytest.raises(
         be.SettingError, match=f"counts='{counts}' is for a target of counts, 'y' is read for regression"
     ):
@@ -63,7 +64,7 @@ def test_predictions_keep_the_digits_of_a_target_that_is_large_beside_its_deviat
     found = in_units(schema, family(weights, means, torch.ones(2, 2)))
     expected = schema.target.mean + schema.target.scale * np.array([0.5, 0.0])
     np.testing.assert_allclose(found.mean.numpy(), expected, rtol=0, atol=1e-6)
-    mean, std, aleatoric, epistemic, low, high = values_of(schema, found, 0.9)
+    mean, std, aleatoric, epistemic, low, high = values_of(schema, found, Rules(0.9))
     np.testing.assert_allclose(mean, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(np.square(std), np.square(aleatoric) + np.square(epistemic), rtol=1e-6)
     np.testing.assert_allclose(epistemic, schema.target.scale * np.array([0.25, 1.0]), rtol=1e-6)
@@ -74,14 +75,14 @@ def test_predictions_keep_the_digits_of_a_target_that_is_large_beside_its_deviat
 def test_rates_without_end_become_large_numbers():
     schema, _ = table([3, 0, 1, 0], "count")
     found = in_units(schema, PoissonPredictive(torch.ones(1), torch.tensor([[float("inf"), 0.0, 2.0]])))
-    assert np.isfinite(np.array(values_of(schema, found, 0.9), dtype=float)).all()
+    assert np.isfinite(np.array(values_of(schema, found, Rules(0.9)), dtype=float)).all()
     assert columns_of(schema) == ["mean", "std", "aleatoric_std", "epistemic_std", "low", "high"]
 
 
 def test_classes_come_with_their_probabilities_and_doubts():
     schema, _ = table(["a", "b", "b", "a"])
     probs = torch.tensor([[[0.9, 0.1], [0.2, 0.8]], [[0.7, 0.3], [0.4, 0.6]]])
-    values = dict(zip(columns_of(schema), values_of(schema, Predictive.from_probs(probs), 0.9), strict=True))
+    values = dict(zip(columns_of(schema), values_of(schema, Predictive.from_probs(probs), Rules(0.9)), strict=True))
     assert values["prediction"] == ["a", "b"]
     np.testing.assert_allclose(values["p_a"], [0.8, 0.3], rtol=1e-6)
     np.testing.assert_allclose(values["p_b"], [0.2, 0.7], rtol=1e-6)
@@ -128,7 +129,7 @@ def test_numbers_are_written_to_six_digits_below_the_deviation_of_the_target_in_
     schema, _ = table([unit * value for value in (1.0, 4.0, -2.0, 0.5)])
     weights, means = torch.ones(1), torch.tensor([[0.123456789, -1.23456789]])
     found = in_units(schema, NormalPredictive(weights, means, torch.ones(1, 2)))
-    mean, _, _, _, low, high = values_of(schema, found, 0.9)
+    mean, _, _, _, low, high = values_of(schema, found, Rules(0.9))
     for written, exact in zip((mean, low, high), (found.mean, *found.interval(0.9)), strict=True):
         errors = np.abs(written - exact.numpy()) / schema.target.scale
         assert errors.max() < 1e-5

@@ -9,7 +9,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.errors import BayesembleError, ModelError, SettingError
 from bayesemble.training.outgoing import export as exporting
-from helpers import quick_fit, table
+from helpers import calibrated, quick_fit, table
 
 X, Y = table()
 NAMES = ["probs", "entropy", "aleatoric", "epistemic"]
@@ -49,6 +49,19 @@ def test_the_end_of_an_interval_is_in_the_file_too(tmp_path):
     ensemble.export(tmp_path / "model.pt2", ["mean", "high"], level=0.5)
     found = torch.export.load(tmp_path / "model.pt2").module()(X)
     assert torch.allclose(found["high"], ensemble.predict(X).interval(0.5)[1], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_file_of_a_calibrated_ensemble_is_calibrated(tmp_path, kind):
+    ensemble, x = calibrated(kind)
+    ensemble.export(tmp_path / "model.pt2", inputs=x[-7:])  # rows that thresholds come from: rounding may decide
+    found, expected = torch.export.load(tmp_path / "model.pt2").module()(x), ensemble.module()(x)
+    assert found.keys() == expected.keys()
+    for name in found:
+        if found[name].dtype == torch.bool:
+            assert (found[name] == expected[name]).double().mean() > 0.99
+        else:
+            assert torch.allclose(found[name], expected[name], atol=1e-5), name
 
 
 def test_inputs_keep_their_names(tmp_path):

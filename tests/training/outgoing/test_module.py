@@ -1,6 +1,7 @@
 """A plain module that says what `predict` says, with gradients."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +11,16 @@ import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.methods import METHODS
 from bayesemble.training.outgoing.export import Draws, predicted
-from bayesemble.training.outgoing.readings import read
+from bayesemble.training.outgoing.readings import Rules, read
 from contract.test_methods import fitted
-from helpers import quick_fit, table
+from helpers import calibrated, quick_fit, table
 
 X, Y = table()
 SMOOTH = 1e-6
+
+
+def uncalibrated(ensemble: be.Ensemble) -> be.Ensemble:
+    return replace(ensemble, calibration=None)
 
 
 def smooth_mlp(num_outputs: int) -> nn.Module:
@@ -27,7 +32,9 @@ def same(ensemble: be.Ensemble, inputs, **options) -> bool:
     draws = Draws(options.get("num_draws"), options.get("seed", 0))
     with torch.no_grad():
         found, raw = module(inputs), module.member_outputs(inputs)
-    expected = read(predicted(ensemble, inputs, draws), raw, list(found), options.get("level", 0.9))
+    expected = read(
+        predicted(ensemble, inputs, draws), raw, list(found), Rules.of(options.get("level"), ensemble.calibration)
+    )
     return all(torch.allclose(found[name], expected[name], rtol=1e-6, atol=1e-6) for name in found)
 
 
@@ -109,3 +116,37 @@ def test_wishes_that_cannot_be_honoured_are_refused():
         ensemble.module([])
     with pytest.raises(SettingError, match="between 0 and 1"):
         ensemble.module(level=1.0)
+
+
+def test_a_calibrated_ensemble_of_classes_says_its_sets_and_where_it_abstains():
+    ensemble, x = calibrated("classes")
+    module, predictive = ensemble.module(), ensemble.predict(x)
+    with torch.no_grad():
+        found = module(x)
+    assert list(found) == ["probs", "entropy", "aleatoric", "epistemic", "set", "abstain"]
+    assert torch.allclose(found["probs"], predictive.probs, atol=1e-6)
+    assert not torch.allclose(found["probs"], uncalibrated(ensemble).predict(x).probs, atol=1e-3)
+    assert torch.equal(found["set"], ensemble.calibration.sets(predictive).mask)
+    assert torch.equal(found["abstain"], ensemble.calibration.decide(predictive).abstain)
+    for decided in (found["set"], found["abstain"]):
+        assert decided.any()
+        assert not decided.all()
+
+
+def test_a_calibrated_ensemble_of_numbers_says_its_intervals():
+    ensemble, x = calibrated("numbers")
+    intervals = ensemble.calibration.intervals(ensemble.predict(x))
+    with torch.no_grad():
+        found = ensemble.module()(x)
+    assert torch.allclose(found["low"].double(), intervals.low, atol=1e-6)
+    assert torch.allclose(found["high"].double(), intervals.high, atol=1e-6)
+    assert not torch.allclose(found["low"], ensemble.predict(x).interval(0.8)[0], atol=1e-3)
+    assert torch.allclose(found["std"], ensemble.predict(x).std, atol=1e-6)
+    with pytest.raises(SettingError, match=r"calibrated at level 0\.8, got level=0.9"):
+        ensemble.module(level=0.9)
+
+
+def test_decisions_that_were_not_calibrated_are_refused():
+    ensemble, _ = calibrated("classes")
+    with pytest.raises(SettingError, match=r"no output called 'abstain' without ensemble\.calibrate"):
+        uncalibrated(ensemble).module(["abstain"])

@@ -9,7 +9,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.errors import MissingExtraError, ModelError
 from bayesemble.training.outgoing.onnx_files import named_tensors
-from helpers import quick_fit, table
+from helpers import calibrated, quick_fit, table
 
 X, Y = table()
 
@@ -64,3 +64,19 @@ def test_an_output_without_a_counterpart_is_refused(onnx_files, tmp_path):
         counts.export(tmp_path / "model.onnx", ["low"])
     counts.export(tmp_path / "model.onnx", ["mean", "epistemic"])
     assert (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_calibrated_ensemble_is_calibrated_in_the_file(tmp_path, kind):
+    for module in ("onnx", "onnxscript"):
+        pytest.importorskip(module)
+    runtime = pytest.importorskip("onnxruntime")
+    ensemble, x = calibrated(kind)
+    names = ensemble.export(tmp_path / "model.onnx", None if kind == "classes" else ["std", "low"])
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    found, expected = session.run(names, {"inputs": x.numpy()}), ensemble.module()(x)
+    for name, values in zip(names, found, strict=True):
+        if values.dtype == bool:
+            assert (values == expected[name].numpy()).mean() > 0.99
+        else:
+            np.testing.assert_allclose(values, expected[name].detach().numpy(), atol=1e-5)

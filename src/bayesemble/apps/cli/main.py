@@ -13,6 +13,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from bayesemble import __version__
+from bayesemble.apps.cli.calibrating import calibrate
 from bayesemble.apps.cli.comparisons import compare, datasets, landscape, methods, report, score
 from bayesemble.apps.cli.exporting import export
 from bayesemble.apps.cli.printing import err, say
@@ -92,7 +93,7 @@ def root(
 
 COMMANDS = (
     *(compare, report, landscape, methods, datasets, score),
-    *(fit, predict, evaluate, diagnose, export, watch, serve),
+    *(fit, predict, evaluate, diagnose, calibrate, export, watch, serve),
 )
 for command in COMMANDS:
     app.command(cls=WithMethodFlags if command is fit else None)(command)

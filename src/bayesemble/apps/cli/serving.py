@@ -60,7 +60,10 @@ def serve(
     host: Annotated[
         str, typer.Option(help="Address to listen at; 0.0.0.0 is every one of this machine.")
     ] = "127.0.0.1",
-    level: Annotated[float, typer.Option(help="Probability of intervals, and of sets of classes.")] = 0.9,
+    level: Annotated[
+        float | None,
+        typer.Option(help="Probability of intervals, and of sets of classes; 0.9, or that of a calibration."),
+    ] = None,
     max_risk: Annotated[
         float | None, typer.Option(help="Abstain, so that at most this share of the answers is wrong.")
     ] = None,

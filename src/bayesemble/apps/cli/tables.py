@@ -127,7 +127,10 @@ def predict(
     run: Run,
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file with rows to predict, columns in any order.")],
     target: Annotated[Path, typer.Option("--out", help="CSV or Parquet file to write.")] = Path("predictions.csv"),
-    level: Annotated[float, typer.Option(help="Probability of the interval from low to high.")] = 0.9,
+    level: Annotated[
+        float | None,
+        typer.Option(help="Probability of the interval from low to high; 0.9, or that of a calibration."),
+    ] = None,
     keep: Annotated[str, typer.Option(help="Columns of the file to copy, separated by commas.")] = "",
     as_json: AsJson = False,
 ) -> None:

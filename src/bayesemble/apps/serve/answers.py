@@ -20,10 +20,13 @@ from bayesemble.apps.tables.profile import Profile, doubts_of, read_profile
 from bayesemble.apps.tables.run import TableRun, open_table
 from bayesemble.apps.tables.targets import columns_of, values_of
 from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.settings import require
 from bayesemble.data.schema import Encoded, Schema
 from bayesemble.data.table_files import Chunk
 from bayesemble.predictive import Predictive
 from bayesemble.predictive.abstain import Abstention, threshold_by
+from bayesemble.training.afterwards.calibration import Calibration
+from bayesemble.training.outgoing.readings import Rules
 
 BLOCK = 128
 
@@ -42,11 +45,16 @@ class Model:
     """A run that answers, by the rules that were chosen."""
 
     run: TableRun
-    level: float
+    rules: Rules
     rule: Abstention | None
     profile: Profile | None
     notes: tuple[str, ...]
     version: str
+
+    @property
+    def level(self) -> float:
+        """Of intervals and sets."""
+        return self.rules.level
 
     @property
     def schema(self) -> Schema:
@@ -77,7 +85,7 @@ class Model:
         part = slice(begin, min(begin + BLOCK, len(encoded.rows)))
         num = part.stop - part.start
         predictive = self.predict_block(encoded.numbers[part], encoded.categories[part])
-        values = [column[:num] for column in values_of(self.schema, predictive, self.level)]
+        values = [column[:num] for column in values_of(self.schema, predictive, self.rules)]
         doubts = {name: values[:num] for name, values in doubts_of(predictive).items()}
         unlike, reasons = encoded.unlike[part].tolist(), encoded.reasons[part]
         too_unsure = self._too_unsure(next(iter(doubts.values())))
@@ -93,17 +101,24 @@ class Model:
         return {"prediction": named.pop("mean"), "low": named.pop("low"), "high": named.pop("high"), **named}
 
     def _class_fields(self, cells: tuple[Any, ...]) -> dict[str, Any]:
-        label, *numbers = cells
+        label, *numbers = cells[: len(cells) - len(self.rules.decisions)]
         *probs, entropy, aleatoric, epistemic = map(_number, numbers)
         shares = dict(zip(self.schema.target.categories, probs, strict=True))
         return {
             "prediction": label,
             "probabilities": shares,
-            "set": smallest_set(shares, self.level),
+            "set": self._set(shares),
             "entropy": entropy,
             "aleatoric": aleatoric,
             "epistemic": epistemic,
         }
+
+    def _set(self, shares: dict[str, float | None]) -> list[str]:
+        """The classes that are possible: those of the calibration, or the most probable ones that hold the level."""
+        calibration = self.rules.calibration
+        if calibration is None or calibration.set_threshold is None:
+            return smallest_set(shares, self.level)
+        return [label for label, share in shares.items() if 1 - (share or 0.0) <= calibration.set_threshold]
 
     def _too_unsure(self, doubts: Any) -> list[bool]:
         if self.rule is None:
@@ -142,16 +157,25 @@ def open_model(folder: str, options: Options, version: str) -> Model:
     """The run in a folder with the rules of the options, tried on a row."""
     run = open_table(folder)
     profile, note = read_profile(run.folder, run.description)
-    rule = abstention(run.schema, profile, options)
+    rules = run.rules(options.level)
+    rule = abstention(run.schema, profile, options, rules.calibration)
     notes = (*run.notes, *([note] if note else []), *([str(rule)] if rule else []))
-    model = Model(run, options.level, rule, profile, notes, version)
+    model = Model(run, rules, rule, profile, notes, version)
     sizes = (1, run.schema.num_numbers), (1, len(run.schema.category_sizes))
     model.predict_block(np.zeros(sizes[0], np.float32), np.zeros(sizes[1], np.int64))
     return model
 
 
-def abstention(schema: Schema, profile: Profile | None, options: Options) -> Abstention | None:
+def abstention(
+    schema: Schema, profile: Profile | None, options: Options, calibration: Calibration | None = None
+) -> Abstention | None:
     """The threshold on doubt that keeps the risk which was chosen, by rows that were not trained on."""
+    if calibration is not None and calibration.risk is not None:
+        require(
+            options.max_risk in (None, calibration.risk),
+            f"the run is calibrated for a risk of {calibration.risk:g}; leave --max-risk out, or calibrate anew",
+        )
+        return calibration.abstention
     if options.max_risk is None:
         return None
     classes = schema.task == "classification"

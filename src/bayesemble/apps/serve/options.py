@@ -13,7 +13,9 @@ class Options:
 
     host: str = setting("127.0.0.1", "address to listen at")
     port: int = setting(8000, "port to listen at", within="[0, 65535]")
-    level: float = setting(0.9, "probability of intervals and sets", within="(0, 1)")
+    level: float | None = setting(
+        None, "probability of intervals and sets; None is that of the calibration, or 0.9", within="(0, 1)"
+    )
     max_risk: float | None = setting(None, "largest share of answers that may be wrong; None never abstains")
     tolerance: float | None = setting(None, "error from which the answer of a number counts as wrong")
     token: str | None = setting(None, "bearer token that requests have to bring; None asks for none")

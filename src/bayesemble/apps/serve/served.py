@@ -21,6 +21,7 @@ from bayesemble.apps.serve.recent import RecentRows
 from bayesemble.apps.serve.watch.monitor import Monitor
 from bayesemble.apps.serve.watch.words import verdict
 from bayesemble.apps.tables.profile import surprises_of
+from bayesemble.apps.tables.targets import interval_of
 from bayesemble.core.errors import BayesembleError
 from bayesemble.data.table_files import Chunk
 from bayesemble.predictive import ClassPredictive, RealPredictive
@@ -208,7 +209,7 @@ def _judge(model: Model, numbers: Any, categories: Any, labels: list[Label]) -> 
     if isinstance(predictive, ClassPredictive):
         return surprises, int(((predictive.probs.argmax(-1).numpy() == targets) & known).sum())
     assert isinstance(predictive, RealPredictive)
-    low, high = (end.numpy() for end in predictive.interval(model.level))
+    low, high = (end.numpy() for end in interval_of(predictive, model.rules))
     return surprises, int(((low <= targets) & (targets <= high)).sum())
 
 

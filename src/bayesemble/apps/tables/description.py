@@ -15,6 +15,7 @@ from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.settings import require, setting, validate
 from bayesemble.data.schema import TASKS, Schema
 from bayesemble.estimators.recipe import Recipe
+from bayesemble.training.afterwards.calibration import Calibration
 from bayesemble.training.run_folders import checkpoint as checkpoints
 
 TABLE = "table.json"
@@ -56,6 +57,8 @@ class Description:
     """Scores on the held-out rows, once training is over."""
     stretch: float = 1.0
     """How much wider the noise was made than it had been learned."""
+    calibration: Calibration | None = None
+    """What further rows said of its predictions: see `calibrate_table`."""
 
     def __post_init__(self) -> None:
         network, schema = self.network, self.schema
@@ -88,7 +91,7 @@ class Description:
             "rows": self.rows,
             "evaluation": None if self.evaluation is None else self.evaluation.to_json(),
             "stretch": self.stretch,
-        }
+        } | ({} if self.calibration is None else {"calibration": settings.dump(self.calibration)})
 
     def write(self, folder: Path) -> None:
         """Put it into a run folder; it appears when it is complete."""
@@ -108,6 +111,7 @@ def read_description(folder: Path) -> Description:
     request = _parse_request(values, path)
     with understood(path):
         schema, evaluation = Schema.from_json(values["schema"]), values["evaluation"]
+        known = values.get("calibration")
         return Description(
             request,
             schema,
@@ -116,6 +120,7 @@ def read_description(folder: Path) -> Description:
             values["rows"],
             None if evaluation is None else Evaluation.from_json(evaluation),
             values["stretch"],
+            None if known is None else settings.parse(known, Calibration),
         )
 
 
@@ -128,6 +133,8 @@ def begin(folder: Path, description: Description) -> None:
         if not (folder / TABLE).is_file():
             raise CheckpointError(f"{folder} holds a run that is not of a table; choose another folder")
         held, here = (one.to_json() for one in (read_description(folder), description))
+        if "calibration" in held:
+            raise CheckpointError(f"{folder} holds a calibrated run, which `fit` would undo; choose another folder")
         asked, before = _flat(here["job"]), _flat(held["job"])
         for name in before | asked:
             if name != "file" and asked.get(name) != before.get(name):

@@ -47,17 +47,17 @@ class Exported:
     notes: list[str]
 
 
-def export_table(run: TableRun, out: str | Path, *, level: float = 0.9) -> Exported:
+def export_table(run: TableRun, out: str | Path, *, level: float | None = None) -> Exported:
     """Write the folder; it appears when it is complete and its model says what the run says.
 
     Args:
         out: A new or an empty folder.
-        level: Probability of the interval from `low` to `high`.
+        level: Probability of the interval from `low` to `high`; None is that of the calibration, or 0.9.
     """
     folder, schema, notes = Path(out), run.schema, list(run.notes)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise SettingError(f"{folder} is there already, and is not an empty folder; choose another name")
-    columns, outputs = columns_of(schema), None
+    check_new(folder)
+    rules = run.rules(level)
+    columns, outputs = columns_of(schema, rules.calibration), None
     if schema.task == "count":
         columns, outputs = (
             [name for name in columns if name not in _NO_INTERVAL],
@@ -70,11 +70,18 @@ def export_table(run: TableRun, out: str | Path, *, level: float = 0.9) -> Expor
     with replacing(folder, SettingError) as written:
         written.mkdir()
         names = run.ensemble.export(written / MODEL, outputs, level=level)
-        about = {"format": 1, "schema": schema.to_json(), "columns": columns, "level": level, "outputs": names}
+        about = {"format": 1, "schema": schema.to_json(), "columns": columns, "level": rules.level}
+        about |= {"outputs": names}
         write_json(written / SCHEMA, about)
         (written / SCRIPT).write_text(_LAUNCHER, encoding="utf-8")
         copy_code(written / CODE)
     return Exported(str(folder), names, notes)
+
+
+def check_new(folder: Path) -> None:
+    """Refuse to write a model over anything else."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingError(f"{folder} is there already, and is not an empty folder; choose another name")
 
 
 def copy_code(folder: Path) -> None:

@@ -26,7 +26,6 @@ from bayesemble.apps.tables.profile import make_profile
 from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_rows, in_units, likelihood_of, values_of
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.core.members import Members
-from bayesemble.core.settings import require
 from bayesemble.data.find_schema import find_schema
 from bayesemble.data.schema import Encoded, Schema, as_labels
 from bayesemble.data.table_files import Chunk, has_table_name, listed, read_rows, shown
@@ -36,6 +35,7 @@ from bayesemble.estimators.recipe import stretch_of, stretched, table_network, t
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Heteroscedastic
 from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.outgoing.readings import Rules
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.loading import restore
 from bayesemble.training.run_folders.run_lock import holding
@@ -61,7 +61,16 @@ class TableRun:
 
     def predict(self, encoded: Encoded) -> Predictive:
         """Predictions in the original units of the target."""
-        return in_units(self.schema, self.ensemble.predict(_inputs(encoded)))
+        return in_units(self.schema, self.ensemble.predict(inputs_of(encoded)))
+
+    def rules(self, level: float | None) -> Rules:
+        """What intervals, sets and abstaining go by, in the original units of the target."""
+        found = Rules.of(level, self.ensemble.calibration)
+        if found.calibration is None or found.calibration.interval_corrections is None:
+            return found
+        scale = 1.0 if self.schema.task == "count" else self.schema.target.scale
+        corrections = tuple(scale * one for one in found.calibration.interval_corrections)
+        return replace(found, calibration=replace(found.calibration, interval_corrections=corrections))
 
     def evaluate(self, parts: Iterable[Encoded], where: str) -> Evaluation:
         """Scores of rows with targets; `where` says which rows these are."""
@@ -101,13 +110,13 @@ def fit_table(
     for line in (*schema.notes, *left_out, _overview(schema, sum(len(part.rows) for part in tests), recipe.method)):
         say(line)
     ensemble = train(
-        recipe, method, network, likelihood, _inputs(rows), rows.targets, held_out, request.seed, folder, progress
+        recipe, method, network, likelihood, inputs_of(rows), rows.targets, held_out, request.seed, folder, progress
     )
     description = replace(description, stretch=stretch_of(ensemble))
     run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
     run = replace(run, description=replace(description, evaluation=run.evaluate(tests, "held-out ")))
     run.description.write(folder)
-    apart = [part for part in tests if len(part.rows)] or [_taken(rows, held_out)]
+    apart = [part for part in tests if len(part.rows)] or [taken(rows, held_out)]
     make_profile(schema, rows, apart, run.predict).write(folder, run.description)
     return run
 
@@ -132,6 +141,7 @@ def open_table(folder: str | Path) -> TableRun:
         raise CheckpointError(f"the checkpoint in {run} is of another target than {TABLE} beside it")
     if isinstance(likelihood, Heteroscedastic):
         ensemble = stretched(ensemble, description.stretch)
+    ensemble = replace(ensemble, calibration=description.calibration)
     return TableRun(run, description, ensemble, _unfinished(Standing.from_json(checkpoint.run.get("progress"))))
 
 
@@ -166,7 +176,7 @@ def diagnose_table(run: TableRun, file: str | Path | None = None) -> tuple[Diagn
     if not tests:
         raise DataError("there are no rows with targets to examine the members on; name a file")
     rows = _joined(tests)
-    diagnosis = diagnose(run.ensemble, (_inputs(rows), rows.targets))
+    diagnosis = diagnose(run.ensemble, (inputs_of(rows), rows.targets))
     return diagnosis, replace(run.evaluate(tests, where), notes=notes)
 
 
@@ -186,7 +196,7 @@ def predict_table(
     file: str | Path,
     out: str | Path,
     *,
-    level: float = 0.9,
+    level: float | None = None,
     keep: Sequence[str] = (),
     on_rows: Callable[[int], None] = lambda count: None,
 ) -> Predicted:
@@ -195,13 +205,13 @@ def predict_table(
     Args:
         file: CSV or Parquet; the target is not needed.
         out: CSV or Parquet, by its name.
-        level: Probability of the interval from `low` to `high`.
+        level: Probability of the interval from `low` to `high`; None is that of the calibration, or 0.9.
         keep: Columns of the file that are copied.
         on_rows: Called with the number of rows after each part.
     """
-    require(0 < level < 1, f"level is a probability between 0 and 1, got {level}")
+    rules = run.rules(level)
     _check_out(Path(out), Path(file), run)
-    header = ["row", *keep, *columns_of(run.schema), "unlike", "why"]
+    header = ["row", *keep, *columns_of(run.schema, rules.calibration), "unlike", "why"]
     if repeated := sorted({name for name in header if header.count(name) > 1}):
         raise SettingError(f"the columns {listed(repeated)} would be there twice; do not keep them")
     count, unlike, notes = 0, 0, dict.fromkeys(run.notes)
@@ -215,7 +225,7 @@ def predict_table(
             notes.update(dict.fromkeys([*chunk.notes, *_unused(run.schema, chunk, encoded, keep)]))
             strange = encoded.unlike.tolist()
             count, unlike = count + len(strange), unlike + sum(strange)
-            values = values_of(run.schema, run.predict(encoded), level)
+            values = values_of(run.schema, run.predict(encoded), rules)
             kept = [chunk.columns[name] for name in keep]
             yield from zip(chunk.rows, *kept, *values, strange, encoded.reasons, strict=True)
             on_rows(len(strange))
@@ -265,20 +275,31 @@ def _encode_tests(schema: Schema, chunks: Iterable[Chunk], notes: list[str]) -> 
         notes.append(f"{left_out:,} rows to be scored are left out: no training row has their class")
 
 
+def rows_with_targets(schema: Schema, file: str | Path, notes: list[str]) -> Encoded:
+    """All rows of a file that have targets, in memory."""
+    parts = list(_encode_tests(schema, read_rows(file), notes))
+    if not parts:
+        raise DataError(f"{file} has no rows with targets")
+    return _joined(parts)
+
+
 def _joined(parts: list[Encoded]) -> Encoded:
     arrays = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("rows", "numbers", "categories", "targets")
     }
-    return Encoded(**arrays, odd=[], ignored=[])
+    return Encoded(**arrays, odd=[cell for part in parts for cell in part.odd], ignored=[])
 
 
-def _taken(rows: Encoded, mask: Any) -> Encoded:
+def taken(rows: Encoded, chosen: Any) -> Encoded:
+    """Some of the rows, by a mask or by their places."""
     assert rows.targets is not None
-    return Encoded(rows.rows[mask], rows.numbers[mask], rows.categories[mask], rows.targets[mask], [], [])
+    numbers, categories, targets = rows.numbers[chosen], rows.categories[chosen], rows.targets[chosen]
+    return Encoded(rows.rows[chosen], numbers, categories, targets, rows.odd, [])
 
 
-def _inputs(rows: Encoded) -> Any:
+def inputs_of(rows: Encoded) -> Any:
+    """Rows as the network takes them."""
     return (rows.numbers, rows.categories) if rows.categories.shape[1] else rows.numbers
 
 

@@ -25,6 +25,8 @@ from bayesemble.data.table_writing import write_rows
 MODEL, SCHEMA = "model.onnx", "schema.json"
 _ROWS_AT_ONCE = 1000
 _DIGITS_BEYOND_DEVIATION = 6
+SEPARATOR = " | "
+"""Between the classes of a set."""
 _STDS = {"std": "std", "aleatoric_std": "aleatoric", "epistemic_std": "epistemic"}
 
 Answers = dict[str, npt.NDArray[Any]]
@@ -69,7 +71,12 @@ def cells_of(schema: Schema, answers: Answers) -> dict[str, list[Any]]:
         probs = answers["probs"]
         by_class = {f"p_{label}": list(probs[:, place]) for place, label in enumerate(schema.target.categories)}
         doubt = {name: list(answers[name]) for name in ("entropy", "aleatoric", "epistemic")}
-        return {"prediction": schema.decode_targets(probs.argmax(-1)).tolist(), **by_class, **doubt}
+        names, decided = np.array(schema.target.categories, dtype=object), {}
+        if "set" in answers:
+            decided["set"] = [SEPARATOR.join(names[row]) for row in answers["set"]]
+        if "abstain" in answers:
+            decided["abstain"] = answers["abstain"].tolist()
+        return {"prediction": schema.decode_targets(probs.argmax(-1)).tolist(), **by_class, **doubt, **decided}
     shift, scale = (0.0, 1.0) if schema.task == "count" else (schema.target.mean, schema.target.scale)
     decimals = _DIGITS_BEYOND_DEVIATION - math.floor(math.log10(schema.target.scale))
     cells: dict[str, list[Any]] = {}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from bayesemble.apps.tables.evaluation import Evaluation
+from bayesemble.apps.tables.score import SEPARATOR
 from bayesemble.apps.tables.verdict import verdict
 from bayesemble.core.settings import require
 from bayesemble.data.schema import Encoded, Schema
@@ -24,6 +26,8 @@ from bayesemble.predictive import (
     RealPredictive,
 )
 from bayesemble.task.likelihoods import Categorical, Likelihood
+from bayesemble.training.afterwards.calibration import Calibration
+from bayesemble.training.outgoing.readings import Rules
 
 _DIGITS_BEYOND_DEVIATION = 6
 
@@ -58,8 +62,8 @@ def in_units(schema: Schema, predictive: Predictive) -> Predictive:
     return predictive.double() if isinstance(predictive, RealPredictive) else predictive
 
 
-def columns_of(schema: Schema) -> list[str]:
-    """Names of the columns that a prediction has."""
+def columns_of(schema: Schema, calibration: Calibration | None = None) -> list[str]:
+    """Names of the columns that a prediction has; sets and abstaining are there if they were calibrated."""
     if schema.task == "classification":
         return [
             "prediction",
@@ -67,12 +71,13 @@ def columns_of(schema: Schema) -> list[str]:
             "entropy",
             "aleatoric",
             "epistemic",
+            *Rules.of(None, calibration).decisions,
         ]
     return ["mean", "std", "aleatoric_std", "epistemic_std", "low", "high"]
 
 
-def values_of(schema: Schema, predictive: Predictive, level: float) -> list[list[Any]]:
-    """The cells of these columns, for the interval of a level."""
+def values_of(schema: Schema, predictive: Predictive, rules: Rules) -> list[list[Any]]:
+    """The cells of these columns; rules are in the units of the target."""
     if isinstance(predictive, ClassPredictive):
         probs = predictive.probs
         uncertainties = (predictive.entropy, predictive.aleatoric, predictive.epistemic)
@@ -81,14 +86,32 @@ def values_of(schema: Schema, predictive: Predictive, level: float) -> list[list
             labels.tolist(),
             *map(list, probs.T.numpy()),
             *(list(values.numpy()) for values in uncertainties),
+            *_decisions(schema, predictive, rules),
         ]
     assert isinstance(predictive, RealPredictive)
-    low, high = predictive.interval(level)
+    low, high = interval_of(predictive, rules)
     deviations = (predictive.variance.sqrt(), predictive.aleatoric.sqrt(), predictive.epistemic.sqrt())
     short = [list(deviation.numpy().astype(np.float32)) for deviation in deviations]
     decimals = _DIGITS_BEYOND_DEVIATION - math.floor(math.log10(schema.target.scale))
     mean, low, high = (np.round(part.numpy(), decimals).tolist() for part in (predictive.mean, low, high))
     return [mean, *short, low, high]
+
+
+def interval_of(predictive: RealPredictive, rules: Rules) -> tuple[Tensor, Tensor]:
+    """Both ends of the interval: that of the mixture, or the one that was calibrated."""
+    if rules.calibration is None or rules.calibration.interval_corrections is None:
+        return predictive.interval(rules.level)
+    found = rules.calibration.intervals(predictive)
+    return found.low, found.high
+
+
+def _decisions(schema: Schema, predictive: ClassPredictive, rules: Rules) -> Iterator[list[Any]]:
+    """The labels that are possible, and whether a row is not answered."""
+    names, calibration = np.array(schema.target.categories, dtype=object), rules.calibration
+    if calibration is not None and "set" in rules.decisions:
+        yield [SEPARATOR.join(names[row]) for row in calibration.sets(predictive).mask.numpy()]
+    if calibration is not None and "abstain" in rules.decisions:
+        yield calibration.decide(predictive).abstain.tolist()
 
 
 def evaluate_rows(

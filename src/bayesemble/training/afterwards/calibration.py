@@ -164,8 +164,9 @@ def fit_calibration(
         share: With level or risk, the share of the rows that thresholds are found by, and nothing else.
         seed: Which rows these are.
     """
-    parts = list(predictions)
-    predictive, targets = joined([one for one, _ in parts]), torch.cat([rows for _, rows in parts])
+    batches = list(predictions)
+    predictive = joined([one for one, _ in batches])
+    targets = torch.cat([rows for _, rows in batches])
     if level is not None:
         check_level(level)
     require(0 < share < 1, f"share is that of the rows which thresholds are found by, between 0 and 1, got {share}")
@@ -174,9 +175,7 @@ def fit_calibration(
         predictive, targets = predictive.counted(targets)
     corrected = isinstance(predictive, ClassPredictive | LocationScalePredictive)
     by_threshold = level is not None or risk is not None
-    first, second = (
-        _parts(len(targets), share, seed) if corrected and by_threshold else 2 * [torch.arange(len(targets))]
-    )
+    first, second = parts(len(targets), share, seed) if corrected and by_threshold else 2 * [torch.arange(len(targets))]
     if not len(first) or not len(second):
         raise DataError(f"{len(targets)} rows cannot be divided into two parts; calibrate with more")
     found = Calibration(num_rows=len(targets))
@@ -211,7 +210,7 @@ def _refuse_unknown(predictive: Predictive, level: float | None, risk: float | N
         )
 
 
-def _parts(num: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+def parts(num: int, share: float = 0.5, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Rows for the temperature or the spread, and rows for the thresholds, drawn at random."""
     order = torch.randperm(num, generator=seeds.generator(seed, "calibrate"))
     last = round(share * num)

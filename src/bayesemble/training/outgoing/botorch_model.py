@@ -22,7 +22,7 @@ from bayesemble.training.outgoing.module import EnsembleModule, module_of
 def botorch_model(ensemble: Any, num_draws: int | None, seed: int) -> Any:
     """A model of BoTorch; see `Ensemble.to_botorch`."""
     package = import_extra("botorch.models.ensemble", "ensemble.to_botorch() needs botorch", "'bayesemble[botorch]'")
-    module, task = module_of(ensemble, ["outputs"], num_draws, seed, 0.9), ensemble.task
+    module, task = module_of(ensemble, ["outputs"], num_draws, seed, None), ensemble.task
     require(task.output_shape is not None, "to_botorch needs to know what the network gives: from_modules(..., data=)")
     blank = torch.zeros(module.weights.numel(), 1, *task.output_shape, dtype=task.dtype, device=module.weights.device)
     num_outputs = _means(module, blank).shape[-1]

@@ -28,7 +28,7 @@ from bayesemble.training.outgoing import onnx_files
 from bayesemble.training.outgoing.module import EnsembleModule, module_of
 from bayesemble.training.outgoing.networks import Tangent, as_call
 from bayesemble.training.outgoing.onnx_files import Program, Run, named_tensors
-from bayesemble.training.outgoing.readings import OUTPUTS, read, tolerances
+from bayesemble.training.outgoing.readings import DECISIONS, OUTPUTS, beside_threshold, read, tolerances
 
 _BATCHES = (1, 2, 7)
 _TRACED = 3  # rows; torch takes 1 for a number that never changes
@@ -44,7 +44,7 @@ class Draws(NamedTuple):
 
 
 def export(
-    ensemble: Any, path: Path, outputs: Sequence[str] | None, draws: Draws, level: float, inputs: Any
+    ensemble: Any, path: Path, outputs: Sequence[str] | None, draws: Draws, level: float | None, inputs: Any
 ) -> list[str]:
     """Write a file, and give the names of its outputs; see `Ensemble.export`."""
     kinds = {".pt2": _write_pt2, ".onnx": onnx_files.write}
@@ -143,7 +143,10 @@ def _check(ensemble: Any, module: EnsembleModule, run: Run, rows: Inputs, draws:
             raise ModelError(f"what was written cannot run on {num} rows: {_line(error)}") from error
         predictive = predicted(ensemble, some, draws)
         allowed = tolerances(predictive, list(found), _SHARE)
-        for name, value in read(predictive, raw.cpu(), list(found), module.level).items():
+        for name, value in read(predictive, raw.cpu(), list(found), module.rules).items():
+            if name in DECISIONS:
+                beside, threshold = beside_threshold(predictive, name, module.rules)
+                value = torch.where((beside - threshold).abs() <= _SHARE, found[name], value)  # rounding decides there
             size = allowed[name] if name != OUTPUTS else _SHARE * max(1.0, float(value.abs().max()))
             same = found[name].shape == value.shape
             away = float((found[name].double() - value.double()).abs().max()) if same else float("nan")

@@ -17,7 +17,7 @@ from bayesemble.task.networks import pick_output
 from bayesemble.task.task import BoundTask
 from bayesemble.training.outgoing.fixed_dropout import begin, with_fixed_dropout
 from bayesemble.training.outgoing.networks import as_run, that_weigh
-from bayesemble.training.outgoing.readings import read
+from bayesemble.training.outgoing.readings import Rules, read
 
 
 class EnsembleModule(nn.Module):
@@ -35,9 +35,8 @@ class EnsembleModule(nn.Module):
         weights: Tensor,
         task: BoundTask,
         leaves: Leaves,
-        calibration: Any,
         names: Sequence[str] | None,
-        level: float,
+        rules: Rules,
     ) -> None:
         super().__init__()
         self.members = nn.ModuleList(networks)
@@ -46,8 +45,8 @@ class EnsembleModule(nn.Module):
         for name, leaf in leaves.items():
             self.likelihood.register_buffer(name, leaf.detach().clone())
         self.outputs = None if names is None else tuple(names)
-        self.level = level
-        self._likelihood, self._calibration, self._pick = task.likelihood, calibration, task.output
+        self.rules = rules
+        self._likelihood, self._calibration, self._pick = task.likelihood, rules.calibration, task.output
         # Whether these are so must not be asked of the tensor while a file is written.
         self._known = {"_all_weigh": True, "_several_weigh": bool(1 - weights.square().sum() > 1e-12)}
         self.train(False)
@@ -55,7 +54,7 @@ class EnsembleModule(nn.Module):
     def forward(self, *inputs: Any, **named_inputs: Any) -> dict[str, Tensor]:
         """What is read off the networks' outputs, by name; inputs are those of the network."""
         outputs = self.member_outputs(*inputs, **named_inputs)
-        return read(self.predictive(outputs), outputs, self.outputs, self.level)
+        return read(self.predictive(outputs), outputs, self.outputs, self.rules)
 
     def member_outputs(self, *inputs: Any, **named_inputs: Any) -> Tensor:
         """Outputs of each network, `(member, row, ...)`."""
@@ -79,10 +78,10 @@ class EnsembleModule(nn.Module):
 
 
 def module_of(
-    ensemble: Any, outputs: Sequence[str] | None, num_draws: int | None, seed: int, level: float
+    ensemble: Any, outputs: Sequence[str] | None, num_draws: int | None, seed: int, level: float | None
 ) -> EnsembleModule:
     """The ensemble as a module; see `Ensemble.module`."""
-    require(0 < level < 1, f"level is a probability between 0 and 1, got {level}")
+    rules = Rules.of(level, ensemble.calibration)
     require(not isinstance(outputs, str), f"outputs is a list of names, such as [{outputs!r}], got {outputs!r}")
     require(outputs is None or len(outputs) > 0, "outputs names what the module shall give; it is empty")
     task, networks = ensemble.task, ensemble.networks(num_draws, seed)
@@ -97,10 +96,10 @@ def module_of(
     if seeds is not None:
         with_fixed_dropout(modules, _on(task.example, members.weights.device), seeds)
     leaves = task.likelihood_leaves(members.params)
-    found = EnsembleModule(modules, members.weights, task, leaves, ensemble.calibration, outputs, level)
+    found = EnsembleModule(modules, members.weights, task, leaves, outputs, rules)
     if task.output_shape is not None:  # refuses names that mean nothing, before any rows come
         few = torch.zeros(members.num_members, 1, *task.output_shape, dtype=task.dtype, device=members.weights.device)
-        read(found.predictive(few), few, outputs, level)
+        read(found.predictive(few), few, outputs, rules)
     return found
 
 
