@@ -21,7 +21,6 @@ from bayesemble.execute.vmap import Vmap
 from bayesemble.methods.base import Context
 
 
-
 class Looks(be.Callback):
     """A callback that is called at each step and epoch, and does nothing."""
 
