@@ -1,6 +1,9 @@
-"""What callbacks and accumulation cost beside the steps themselves: ratios of processor time, best of several turns.
+"""What callbacks and accumulation cost beside the steps themselves: ratios of processor time, best of many short turns.
 
-Accumulation is compared with the sum of what its parts cost by themselves: `python benchmarks/overheads.py`.
+Accumulation is compared with the sum of what its parts cost by themselves: batches of as many rows as a part, one after
+the other. What it has to do beside them is to cut the batch and to add up the gradients, one addition for each weight
+and part. Turns are short and alternate, since a long one meets whatever else the machine does; two cores, of which one
+is free, are needed for ratios good to one per cent: `OMP_NUM_THREADS=1 python benchmarks/overheads.py`.
 """
 
 import time
@@ -12,10 +15,10 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core.types import Batch, Clock
+from bayesemble.execute.executor import Executor
 from bayesemble.execute.loop import Loop
+from bayesemble.execute.vmap import Vmap
 from bayesemble.methods.base import Context
-
-TURNS = 12
 
 
 class Looks(be.Callback):
@@ -33,10 +36,10 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
 
 
-def best(*runs: Callable[[], object]) -> list[float]:
+def best(turns: int, *runs: Callable[[], object]) -> list[float]:
     """The least processor time of each, in turns."""
     times = [[] for _ in runs]
-    for _ in range(TURNS):
+    for _ in range(turns):
         for own, run in zip(times, runs, strict=True):
             begin = time.process_time()
             run()
@@ -51,29 +54,32 @@ def callbacks() -> float:
 
     def run(called: list[be.Callback]) -> None:
         method = be.DeepEnsemble(num_members=5)
-        be.fit(task, method, data, epochs=8, batch_size=256, executor="vmap", progress=False, callbacks=called)
+        be.fit(task, method, data, epochs=4, batch_size=256, executor="vmap", progress=False, callbacks=called)
 
-    plain, called = best(lambda: run([]), lambda: run([Looks(), Looks()]))
+    plain, called = best(40, lambda: run([]), lambda: run([Looks(), Looks()]))
     return called / plain
 
 
-def accumulation() -> float:
+def accumulation(executor: Executor) -> float:
     """The gradient of a batch in four parts, by the gradients of these parts one after the other."""
     x = torch.randn(1024, 16, generator=torch.Generator().manual_seed(0))
     y, task = (x[:, 0] > 0).long(), be.Task(network, be.Categorical())
     bound = task.bind(len(x), x[:4])
     members = bound.new_members(5, seed=0)
     clock = Clock(step=0, total_steps=1, seed=0)
-    whole = Context(replace(bound, max_batch=256), Loop(), clock)
-    parts = Context(bound, Loop(), clock)
+    whole = Context(replace(bound, max_batch=256), executor, clock)
+    parts = Context(bound, executor, clock)
     pieces = [Batch(a, b) for a, b in zip(x.split(256), y.split(256), strict=True)]
     together, apart = best(
-        lambda: [whole.gradients(members, Batch(x, y)) for _ in range(5)],
-        lambda: [parts.gradients(members, piece) for _ in range(5) for piece in pieces],
+        400,
+        lambda: whole.gradients(members, Batch(x, y)),
+        lambda: [parts.gradients(members, piece) for piece in pieces],
     )
     return together / apart
 
 
 if __name__ == "__main__":
     print(f"two callbacks: {100 * (callbacks() - 1):+.1f} % of a step")
-    print(f"accumulation in four parts: {100 * (accumulation() - 1):+.1f} % of the sum of its parts")
+    for executor in (Loop(), Vmap()):
+        more = 100 * (accumulation(executor) - 1)
+        print(f"accumulation in four parts, {type(executor).__name__}: {more:+.1f} % of the sum of its parts")

@@ -9,7 +9,7 @@ import math
 import re
 import signal
 from collections import UserDict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import bayesemble as be
 from bayesemble.core.errors import BayesembleError, DataError, ModelError, SettingError, TrainingError
 from bayesemble.core.seeds import scoped
+from bayesemble.methods import method_class
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table, tempered_mlp
 
 X, Y = table(48)
@@ -397,6 +398,55 @@ def test_ctrl_c_hands_back_what_there_is_and_training_goes_on_from_it():
     assert quick_fit(task(), (X, Y), start=stopped.value.ensemble).num_members == 3
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+class InterruptedRows(Pairs):
+    """Rows that raise a `KeyboardInterrupt` once so many more were asked for."""
+
+    left = math.inf
+
+    def __getitem__(self, index):
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(
+    ("event", "epochs"), [("on_start", 0), ("on_step", 0), ("on_epoch", 1), ("on_end", 3)], ids=lambda one: str(one)
+)
+def test_a_callback_that_interrupts_counts_as_ctrl_c(event, epochs):
+    with pytest.raises(be.Interrupted) as stopped:
+        quick_fit(task(), (X, Y), epochs=3, callbacks=[SimpleNamespace(**{event: interrupt})])
+    assert len(stopped.value.ensemble.history) == epochs
+    assert stopped.value.ensemble.predict(X).probs.shape == (48, 2)
+
+
+@pytest.mark.parametrize("rows_left", [0, 20])
+def test_rows_that_interrupt_count_as_ctrl_c_and_training_resumes_bitwise(tmp_path, rows_left):
+    rows = InterruptedRows()
+    stop = lambda *_: setattr(rows, "left", rows_left)  # noqa: E731
+    with pytest.raises(be.Interrupted, match="resume=True goes on"):
+        quick_fit(task(), rows, epochs=3, batch_size=16, checkpoint=tmp_path, on_epoch=stop)
+    again = quick_fit(task(), Pairs(), epochs=3, batch_size=16, checkpoint=tmp_path, resume=True)
+    whole = quick_fit(task(), Pairs(), epochs=3, batch_size=16)
+    assert largest_difference(all_leaves(again), all_leaves(whole)) == 0
+
+
+@pytest.mark.parametrize("name", be.METHODS)
+def test_schedule_free_steps_are_taken_or_refused_in_a_sentence(name):
+    made = method_class(name)
+    if "optimizer" not in {field.name for field in fields(made)}:
+        return
+    if name in ("deep_ensemble", "map", "mc_dropout", "laplace"):
+        made(optimizer="schedule_free_adamw")
+        return
+    with pytest.raises(SettingError, match="DeepEnsemble, MCDropout and Laplace take it"):
+        made(optimizer="schedule_free_adamw")
+
+
 def test_there_is_a_line_for_every_epoch_without_a_terminal(caplog):
     with caplog.at_level(logging.INFO, "bayesemble"):
         quick_fit(task(), (X, Y), epochs=2)
@@ -410,6 +460,23 @@ def test_predictions_of_a_data_set_are_those_of_its_rows():
     found = quick_fit(task(), (X, Y))
     for rows in (Pairs(), DataLoader(Pairs(), 7)):
         torch.testing.assert_close(found.predict(rows).probs, found.predict(X).probs)
+
+
+@pytest.mark.parametrize("form", ["triples", "dicts"])
+def test_what_a_data_set_yields_beside_inputs_is_refused_in_predictions(form):
+    found = quick_fit(task(), (X, Y))
+    with pytest.raises(DataError, match="say by Task"):
+        found.predict(DATA[form]())
+
+
+@pytest.mark.parametrize("name", ["EnsembleClassifier", "EnsembleRegressor"])
+def test_columns_of_words_are_named_by_the_estimators(name):
+    import bayesemble.estimators
+
+    table, pandas = frame(), pytest.importorskip("pandas")
+    table["town"], table["size"] = ["x", "y"] * 24, pandas.Categorical(["s", "m"] * 24)
+    with pytest.raises(DataError, match="town, size; encode them"):
+        getattr(bayesemble.estimators, name)().fit(table, Y.numpy())
 
 
 def test_last_layer_laplace_of_numbers_is_exact():

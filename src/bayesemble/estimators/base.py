@@ -139,6 +139,7 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _predictive(self, X: Any, keep_members: bool = False) -> Predictive:  # noqa: N803
         check_is_fitted(self)
+        refuse_words(X)
         x = validate_data(self, X, reset=False, dtype=np.float64)
         return self.ensemble_.predict((x - self._shift) / self._scale, keep_members=keep_members)
 
@@ -181,6 +182,28 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
             settings["learning_rate"] = self.learning_rate
         same = {f.name: getattr(self, f.name) for f in fields(Recipe) if f.name not in ("settings", "counts")}
         return Recipe(**same, settings=settings)
+
+
+def refuse_words(X: Any) -> None:  # noqa: N803
+    """Refuse a data frame with columns that are no numbers, by their names."""
+    if not hasattr(X, "columns") or not hasattr(X, "dtypes"):
+        return
+    if named := [str(name) for name in X.columns if not _holds_numbers(X[name])]:
+        raise DataError(
+            f"inputs must be numbers, but columns hold text, categories or dates: {', '.join(named)}; encode them, as "
+            "by sklearn.preprocessing.OneHotEncoder in a ColumnTransformer, or write the table to a file for "
+            "`bayesemble fit`, which encodes such columns itself"
+        )
+
+
+def _holds_numbers(column: Any) -> bool:
+    if getattr(getattr(column, "dtype", None), "kind", "O") in "biuf":
+        return True
+    try:
+        np.asarray(column, np.float64)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _in_double(ensemble: Ensemble) -> Ensemble:

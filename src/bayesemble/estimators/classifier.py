@@ -9,7 +9,7 @@ from sklearn.utils.validation import validate_data
 
 from bayesemble.core.arrays import NumpyArray
 from bayesemble.core.errors import DataError
-from bayesemble.estimators.base import EnsembleEstimator
+from bayesemble.estimators.base import EnsembleEstimator, refuse_words
 from bayesemble.predictive import ClassPredictive
 from bayesemble.task.likelihoods import Categorical
 
@@ -19,6 +19,7 @@ class EnsembleClassifier(ClassifierMixin, EnsembleEstimator):  # type: ignore[mi
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on rows `(row, column)` with labels of any kind, each of which may have a weight."""
+        refuse_words(X)
         x, targets = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(targets)
         x, targets, weights = self._rows_that_count(x, targets, sample_weight)

@@ -11,7 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from bayesemble.core.arrays import NumpyArray
 from bayesemble.data.catalogue import location_and_scale
-from bayesemble.estimators.base import EnsembleEstimator
+from bayesemble.estimators.base import EnsembleEstimator, refuse_words
 from bayesemble.predictive import LocationScalePredictive
 
 
@@ -24,6 +24,7 @@ class EnsembleRegressor(MultiOutputMixin, RegressorMixin, EnsembleEstimator):  #
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on rows `(row, column)` with targets `(row,)` or `(row, target)`, each of which may have a weight."""
+        refuse_words(X)
         x, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         x, targets, weights = self._rows_that_count(x, targets.astype(np.float64), sample_weight)
         self._target_shift, self._target_scale = location_and_scale(targets, 0, weights)

@@ -51,9 +51,11 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
             for name, words in ensemble.method.resolved(ensemble.task).items():
                 bar.say(f"{name}: {words}")
             steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken)
-            plan.callbacks.start(ensemble)
+            with request.noting():
+                plan.callbacks.start(ensemble)
             run = _through_epochs(run, steps, source, held_out, plan, bar, request)
-            plan.callbacks.end(run.ensemble)
+            with request.noting():
+                plan.callbacks.end(run.ensemble)
     except TrainingError as error:
         if request.signal is not None:
             raise Interrupted(f"stopped; nothing can be handed back: {error}", None) from error
@@ -82,7 +84,7 @@ def _through_epochs(
     while not run.standing.trained and request.signal is None:
         run = _train_epoch(run, steps, source, rows, plan, bar, request, due)
         if not run.standing.step:
-            run = after_epoch(run, held_out, plan, bar)
+            run = after_epoch(run, held_out, plan, bar, request)
         ended = run.standing.trained or (not run.standing.step and due.after_epoch(run.standing, plan.steps))
         if plan.folder is not None and ended:
             run.save(plan.folder, plan.keep_checkpoints)
@@ -94,13 +96,14 @@ def _through_epochs(
     return run
 
 
-def after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progress) -> Run:
+def after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progress, request: StopRequest) -> Run:
     """Record, validate and tell what an epoch has come to."""
     if run.ensemble.recording is not None:
         run.ensemble.recording.add(run.standing.epoch, run.ensemble.state.members)
     run = _validated(run, held_out, plan)
-    if plan.callbacks.epoch(run.ensemble.state, run.ensemble.history[-1]):
-        run = replace(run, standing=replace(run.standing, stopped=True))
+    with request.noting():
+        if plan.callbacks.epoch(run.ensemble.state, run.ensemble.history[-1]):
+            run = replace(run, standing=replace(run.standing, stopped=True))
     bar.row(run.ensemble.history[-1])
     return run
 
@@ -131,7 +134,7 @@ def _train_epoch(
 
     before = kept_copy(state, ensemble.task.allocator, "before") if plan.drop else None
     clones = None if epoch or step or ensemble.method.moves_members_apart else Clones(state.members)
-    for batch in islice(source.epoch(epoch, plan.batch_size, plan.seed, rows), step, None):
+    for batch in request.until(islice(source.epoch(epoch, plan.batch_size, plan.seed, rows), step, None)):
         state, info = _step(take_step, state, batch, plan.clock(epoch, step))
         if clones is not None and not step:
             clones.refuse(state.members)
@@ -139,11 +142,14 @@ def _train_epoch(
         step += 1
         bar.step(epoch + 1)
         if plan.callbacks.steps:
-            stopped = plan.callbacks.step(epoch * plan.steps + step, info)
+            with request.noting():
+                stopped = plan.callbacks.step(epoch * plan.steps + step, info)
         if stopped or request.signal is not None:
             break
         if within and step < plan.steps and due.after_step(epoch * plan.steps + step):
             _save_within(now(_with_first_losses(standing, told)), plan)
+    if not told:  # an end was asked for before the first batch came
+        return run
     standing = _with_first_losses(standing, told)
     if before is None:
         check_finite(state, told, epoch + 1)

@@ -69,9 +69,11 @@ class Predictor:
                 return found.reduce() if reduced else found
         except BayesembleError:
             raise
-        except (RuntimeError, ValueError, IndexError) as error:
-            shapes = [tuple(leaf.shape) for leaf in tensors_of(inputs)]
-            raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}") from error
+        except (RuntimeError, ValueError, IndexError, TypeError) as error:
+            shapes, hint = [tuple(leaf.shape) for leaf in tensors_of(inputs)], ""
+            if isinstance(error, TypeError) and not isinstance(inputs, Tensor):
+                hint = "; if some of these are no inputs, say by Task(..., unpack=...) which are, or pass inputs alone"
+            raise DataError(f"the network cannot run on inputs of shape {shapes}: {error}{hint}") from error
 
     @cached_property
     def rows_at_a_time(self) -> int:

@@ -244,7 +244,7 @@ class _Together:
         before, runs = runs, list(runs)
         for number, infos in enumerate(self.told_to(told)):
             if not runs[number].standing.trained:
-                runs[number] = self._after_steps(number, before[number], infos, share, bar)
+                runs[number] = self._after_steps(number, before[number], infos, share, bar, request)
                 self._save(number, runs[number], at_once=request.signal is not None)
         return runs
 
@@ -257,14 +257,16 @@ class _Together:
                 with _named(number):
                     check_finite(self.states[number], infos, epoch)
 
-    def _after_steps(self, number: int, run: Run, told: list[Info], seconds: float, bar: Progress) -> Run:
+    def _after_steps(
+        self, number: int, run: Run, told: list[Info], seconds: float, bar: Progress, request: StopRequest
+    ) -> Run:
         """One of the runs after these steps of its epoch."""
         plan, held_out, standing = self.ready[number].plan, self.ready[number].held_out, run.standing
         first = standing.first_losses if standing.epoch else first_losses(told[0])
         standing = replace(standing, step=len(told), seconds=seconds, first_losses=first)
         run = Run(replace(run.ensemble, state=self.states[number]), standing, run.best, told)
         if len(told) == plan.steps:
-            run = after_epoch(with_row(run), held_out, plan, bar)
+            run = after_epoch(with_row(run), held_out, plan, bar, request)
         if run.standing.trained:  # the others may go on
             run = replace(run, ensemble=replace(run.ensemble, state=run.ensemble.state.clone()))
         return run

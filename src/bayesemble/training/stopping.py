@@ -6,13 +6,14 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 logger = logging.getLogger("bayesemble")
+_Item = TypeVar("_Item")
 
 
 @dataclass
@@ -21,6 +22,21 @@ class StopRequest:
 
     signal: int | None = None
     """The signal that did."""
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """A `KeyboardInterrupt` that is raised inside, by a callback or by data, is noted as a first Ctrl-C is."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self.signal is not None:
+                raise
+            self.signal = signal.SIGINT
+
+    def until(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        """Items, up to where getting the next one raises a `KeyboardInterrupt`."""
+        with self.noting():
+            yield from items
 
 
 @contextmanager

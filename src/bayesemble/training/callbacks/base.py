@@ -20,7 +20,8 @@ class Callback:
     """What wants to know of training. All functions are optional; an object of any class that has one of them will do.
 
     `on_step` and `on_epoch` stop training by returning True: after that step, or that epoch. What they are given is
-    live: clone what is to be kept. An error that one raises ends `fit`; the last checkpoint stays.
+    live: clone what is to be kept. An error that one raises ends `fit`; the last checkpoint stays. A
+    `KeyboardInterrupt` counts as Ctrl-C: what there is is handed back.
     """
 
     def on_start(self, ensemble: Ensemble) -> None:
