@@ -10,7 +10,7 @@ from contract.test_dropped_members import INDEPENDENT, OTHERS, factory
 from contract.test_methods import small
 from helpers import quick_fit, table
 
-PARTS = (range(0, 2), range(2, 5))
+PARTS = (range(2), range(2, 5))
 
 
 def fitted(name: str, executor: str, **options) -> be.Ensemble:
@@ -35,7 +35,8 @@ def test_parts_put_together_are_the_whole(name, executor):
         assert all(torch.equal(found[place], leaf) for place, leaf in expected.items())
     for place, leaf in expected.items():
         torch.testing.assert_close(found[place], leaf, rtol=1e-3, atol=1e-4)
-    assert joined.method == whole.method and joined.part is None
+    assert joined.method == whole.method
+    assert joined.part is None
     assert joined.state.members.shared == whole.state.members.shared
     for row, other in zip(whole.history, joined.history, strict=True):
         assert other["loss"] == pytest.approx(row["loss"], rel=1e-3)
@@ -50,4 +51,4 @@ def test_parts_put_together_are_the_whole(name, executor):
 @pytest.mark.parametrize("name", [name for name in OTHERS if not METHODS[name].fixed])
 def test_members_that_may_depend_on_one_another_train_together(name):
     with pytest.raises(SettingError, match="may depend on one another; train them together"):
-        fitted(name, "loop", members=range(0, 2))
+        fitted(name, "loop", members=range(2))

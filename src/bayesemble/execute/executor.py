@@ -40,7 +40,7 @@ class Executor(ABC):
         return 1
 
     def tensors_of_leaf(self, members: Members) -> int:
-        """How many tensors an optimiser takes a leaf for, so that what it rounds does not depend on others beside it."""
+        """How many tensors an optimiser takes a leaf for, so that nothing it rounds depends on others beside it."""
         return self.fits
 
     @property

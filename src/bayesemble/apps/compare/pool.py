@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from joblib import cpu_count
 
-from bayesemble.apps.compare.engines import engine_elsewhere
+from bayesemble.apps.compare.engines import Engine, ambient
 from bayesemble.apps.compare.job import PROGRESS, Job, failed, perform
 from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.results import Result
@@ -35,22 +35,24 @@ def perform_all(
     on_result: Callable[[Job, Result], None],
     plugins: Sequence[str] = (),
     retries: int = 1,
+    engine: Engine | None = None,
 ) -> list[Result]:
     """Results of all jobs, in their order.
 
     Args:
         processes: How many go side by side, each in a process of its own; 1 runs them here, None is one for each
-            processor. On an engine that `joblib.parallel_config` names, None and 1 leave the number to the engine.
+            processor. On another engine None and 1 leave the number to it.
         on_result: Called with each job and its result when it is there.
         plugins: What every process has to load first, as for `load_plugins`.
         retries: How often runs whose worker was lost are tried again.
+        engine: Where they run; None is what `joblib.parallel_config` says, or processes here.
     """
     results: dict[int, Result] = {}
-    elsewhere = engine_elsewhere()
-    if elsewhere is None:
+    engine = engine or ambient()
+    if engine is None:
         found = _results(jobs, min(processes or cpu_count(), len(jobs)), plugins, retries)
     else:
-        found = _results_from(elsewhere, jobs, -1 if processes in (None, 1) else processes, plugins, retries)
+        found = _results_from(engine, jobs, None if processes == 1 else processes, plugins, retries)
     for index, result in found:
         results[index] = result
         on_result(jobs[index], result)
@@ -77,11 +79,9 @@ def _results(jobs: list[Job], processes: int, plugins: Sequence[str], retries: i
 
 
 def _results_from(
-    engine: Any, jobs: list[Job], processes: int | None, plugins: Sequence[str], retries: int
+    engine: Engine, jobs: list[Job], processes: int | None, plugins: Sequence[str], retries: int
 ) -> Iterator[tuple[int, Result]]:
     """Results from an engine that may lose workers; what has a result in its folder is not asked for again."""
-    from joblib import Parallel, delayed
-
     jobs = [replace(job, root=job.root.resolve()) for job in jobs]  # a worker may stand in another folder
     plugins = [str(Path(name).resolve()) if name.endswith(".py") else name for name in plugins]
     left, reason = set(range(len(jobs))), ""
@@ -93,10 +93,9 @@ def _results_from(
                 yield index, done
         if not left:
             return
-        as_they_come = "generator_unordered" if engine.supports_return_generator else "list"
-        pool = Parallel(n_jobs=processes, batch_size=1, return_as=as_they_come)
+        tasks = [(index, jobs[index], plugins) for index in sorted(left)]
         try:
-            for index, result in pool(delayed(_work_elsewhere)(index, jobs[index], plugins) for index in sorted(left)):
+            for index, result in engine(_work_elsewhere, tasks, processes):
                 left.remove(index)
                 yield index, result
             return
