@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import joblib
@@ -18,8 +19,14 @@ from bayesemble.apps.compare.pool import perform_all
 from bayesemble.apps.compare.request import Request
 from bayesemble.apps.compare.results import Comparison
 from bayesemble.core.errors import SettingError
-from helpers import oracle
 
+
+def needs(package: str) -> pytest.MarkDecorator:
+    """Skips a test before anything is made for it."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed")
+
+
+DASK, RAY, SUBMITIT = needs("distributed"), needs("ray"), needs("submitit")
 DIGITS = Request(data="digits", methods="map,deep_ensemble,mc_dropout", members=3, epochs=30, seeds=1, rows=400)
 
 
@@ -34,11 +41,11 @@ def stamps(root: Path) -> dict[Path, tuple[int, int]]:
 
 
 class Killer(threading.Thread):
-    """Kills the process of a run that has a checkpoint, once another run is finished."""
+    """Sends a signal to the process of a run that has a checkpoint, once another run is finished."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, number: int = signal.SIGKILL) -> None:
         super().__init__(daemon=True)
-        self.root, self.finished, self.run_killed = root, {}, None
+        self.root, self.number, self.finished, self.run_killed = root, number, {}, None
 
     def run(self) -> None:
         while self.run_killed is None:
@@ -51,13 +58,12 @@ class Killer(threading.Thread):
                     continue
                 if process != os.getpid() and any(lock.parent.glob("checkpoint-*")):
                     self.run_killed = lock.parent
-                    os.kill(process, signal.SIGKILL)
+                    os.kill(process, self.number)
                     return
 
 
-@pytest.mark.parametrize(("backend", "package"), [("dask", "distributed"), ("ray", "ray")])
-def test_a_cluster_that_loses_a_worker_gives_the_results_of_loky(backend, package, by_loky, tmp_path, monkeypatch):
-    oracle(package)
+@pytest.mark.parametrize("backend", [pytest.param("dask", marks=DASK), pytest.param("ray", marks=RAY)])
+def test_a_cluster_that_loses_a_worker_gives_the_results_of_loky(backend, by_loky, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray writes a token there
     killer = Killer(tmp_path / "out")
     killer.start()
@@ -71,38 +77,24 @@ def test_a_cluster_that_loses_a_worker_gives_the_results_of_loky(backend, packag
     ), "what had finished was not run again"
 
 
+@DASK
 def test_an_ambient_backend_is_taken(by_loky, tmp_path):
-    distributed = oracle("distributed")
+    import distributed
+
     with distributed.Client(n_workers=1, threads_per_worker=2), joblib.parallel_config(backend="dask"):
         found = compare(DIGITS, tmp_path, progress=False)
     assert [one.scores for one in found.results] == [one.scores for one in by_loky.results]
     assert not any(path.name == "progress" for path in tmp_path.rglob("*"))
 
 
+@SUBMITIT
 def test_a_task_of_submitit_that_is_preempted_goes_on(by_loky, tmp_path):
-    submitit = pytest.importorskip("submitit")
-    seen = []
-
-    def interrupt() -> None:
-        while not any(tmp_path.glob("runs/deep_ensemble/*/checkpoint-*")):
-            time.sleep(0.02)
-        for job in seen:
-            if (tmp_path / "runs/deep_ensemble/seed-0/.bayesemble-lock").exists():
-                job._interrupt(timeout=False)
-
-    keep = submitit.AutoExecutor.submit
-
-    def submit(self, *arguments):
-        seen.append(keep(self, *arguments))
-        return seen[-1]
-
-    submitit.AutoExecutor.submit = submit
-    try:
-        threading.Thread(target=interrupt, daemon=True).start()
-        with engines.engine("submitit", "local", tmp_path) as where:
-            found = compare(DIGITS, tmp_path, engine=where, progress=False)
-    finally:
-        submitit.AutoExecutor.submit = keep
+    killer = Killer(tmp_path, signal.SIGUSR2)  # what SLURM is told to send before it ends a task
+    killer.start()
+    with engines.engine("submitit", "local", tmp_path) as where:
+        found = compare(DIGITS, tmp_path, retries=0, engine=where, progress=False)
+    assert killer.run_killed is not None
+    assert any("Requeued job" in log.read_text() for log in (tmp_path / "submitit").glob("*.out"))
     assert [one.failure for one in found.results] == [None] * 3
     assert [one.scores for one in found.results] == [one.scores for one in by_loky.results]
 
