@@ -47,8 +47,8 @@ class PartSeed(int):
         own.numbers, own.whole = numbers, whole
         return own
 
-    def __getnewargs__(self) -> tuple[int, range, int]:
-        return int(self), self.numbers, self.whole
+    def __reduce__(self) -> tuple[type[PartSeed], tuple[int, range, int]]:
+        return PartSeed, (int(self), self.numbers, self.whole)
 
 
 def child(root: int, *names: str | int) -> int:
