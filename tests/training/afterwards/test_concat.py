@@ -40,6 +40,7 @@ def first() -> be.Ensemble:
         (lambda: part(3, 4), r"train members=range\(2, 3\) too"),
         (lambda: quick_fit(TASK, table(), METHOD), "what fit.*gave, with its numbers"),
         (lambda: part(2, 4).keep([0]), "what fit.*gave, with its numbers"),
+        (lambda: replace(part(2, 4), method=be.MCDropout(num_members=2)), "another method than they have now"),
         (lambda: part(2, 4).reweight([1, 2]), "weigh differently; reweight the whole"),
         (lambda: replace(part(2, 4), calibration=Calibration()), "calibrate what concat gives instead"),
     ],

@@ -101,8 +101,8 @@ def _results_from(
             return
         except Exception as error:  # each engine has errors of its own for a worker that is lost
             reason = f"{type(error).__name__}: {error}"
-    for index in sorted(left):
-        yield index, failed(jobs[index], f"the engine lost it: {reason.splitlines()[0]}; the same command goes on")
+    lost = f"the engine lost it: {reason.splitlines()[0]}; the same command goes on with it"
+    yield from ((index, jobs[index].finished() or failed(jobs[index], lost)) for index in sorted(left))
 
 
 def _side_by_side(

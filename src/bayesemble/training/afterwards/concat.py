@@ -23,6 +23,10 @@ def concat(ensembles: Sequence[Any]) -> Any:
     require(len(ensembles) > 0, "concat needs at least one ensemble")
     for one in ensembles:
         require(one.part is not None, "concat puts together what fit(..., members=range(a, b)) gave, with its numbers")
+        require(
+            one.method == one.part.own_method,
+            f"members {one.part} were trained by another method than they have now; put parts together before",
+        )
         require(one.calibration is None, "parts were calibrated for themselves; calibrate what concat gives instead")
     parts = sorted(ensembles, key=lambda one: one.part.numbers.start)
     first = parts[0]
