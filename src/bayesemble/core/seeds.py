@@ -25,11 +25,46 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesemble.core.errors import ModelError
 
+MEMBER = "member"
+"""The name that comes before the position of a member in a path of names."""
+
+
+class PartSeed(int):
+    """The seed of a run of some members alone, whose positions 0, 1, ... stand for their numbers among all.
+
+    `child(seed, "member", 0)` is what the run of all members has for the first of these numbers, so that whoever names
+    members by their positions gets the random numbers that they have among all. Seeds below it keep this.
+    """
+
+    numbers: range
+    """Of the members that are there."""
+    whole: int
+    """How many members there are in all."""
+
+    def __new__(cls, seed: int, numbers: range, whole: int) -> Self:
+        """Give a seed these numbers."""
+        own = super().__new__(cls, seed)
+        own.numbers, own.whole = numbers, whole
+        return own
+
+    def __reduce__(self) -> tuple[type[PartSeed], tuple[int, range, int]]:
+        return PartSeed, (int(self), self.numbers, self.whole)
+
 
 def child(root: int, *names: str | int) -> int:
     """Derive the seed at a path of names below a root seed: a non-negative number of 63 bits."""
+    part = root if isinstance(root, PartSeed) else None
+    if part is not None and MEMBER in names:
+        place = names.index(MEMBER) + 1
+        names, part = (*names[:place], int(names[place]) + part.numbers.start, *names[place + 1 :]), None
     digest = hashlib.blake2b(json.dumps([root, *names], default=int).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    found = int.from_bytes(digest, "big") >> 1
+    return found if part is None else PartSeed(found, part.numbers, part.whole)
+
+
+def members_of(seed: int, num: int) -> tuple[range, int]:
+    """The numbers of the `num` members that a run with this seed has, and how many members there are in all."""
+    return (seed.numbers, seed.whole) if isinstance(seed, PartSeed) else (range(num), num)
 
 
 def generator(root: int, *names: str | int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -33,6 +33,10 @@ class Loop(Executor):
         """Its order in memory, and how it predicts."""
         return ["channels-last"] * self.channels_last + ["with draws by vmap"] * self.draws_by_vmap
 
+    def tensors_of_leaf(self, members: Members) -> int:
+        """One for each member, unless members share some."""
+        return 1 if members.shared & members.params.keys() else members.num_members
+
     @property
     def runs_few_members(self) -> bool:
         """One at a time; kernels in channels-last order would be copies of what lies on disk."""

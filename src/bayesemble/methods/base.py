@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -137,6 +137,8 @@ class Method(ABC):
     one can be left behind."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Settings that may change when a run is resumed: those that nothing in the state depends on."""
+    common_slots: ClassVar[tuple[str, ...]] = ()
+    """Slots that say the same of all members, without a member axis."""
     drawn_slots: ClassVar[tuple[str, ...]] = ()
     """Slots `(member, ...)` that networks are drawn from, beside the members."""
 
@@ -148,6 +150,10 @@ class Method(ABC):
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def part(self, numbers: range) -> Self:
+        """The method for the members of these numbers alone."""
+        return replace(self, num_members=len(numbers))
 
     @abstractmethod
     def init(self, task: BoundTask, seed: int) -> State:

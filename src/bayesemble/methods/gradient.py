@@ -7,6 +7,7 @@ A method's step reads: `uphill` (the gradient of the log joint of each member), 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -112,13 +113,11 @@ class GradientMethod(Method):
             object.__setattr__(self, "learning_rate", 1.0)
         own, drawn = self.rate_per_member, self.learning_rate if isinstance(self.learning_rate, tuple) else None
         if drawn is not None:
-            pair = len(drawn) == 2 and drawn[0] < drawn[1]
-            words = "a tuple as learning_rate is a pair (low, high) to draw from"
-            require(pair, f"{words}, got {drawn}; a list has one for each member")
+            words = f"a tuple as learning_rate is a pair (low, high) to draw from, got {drawn}"
+            require(len(drawn) == 2 and drawn[0] < drawn[1], f"{words}; a list has one for each member")
             require(own is None, "(low, high) as learning_rate is drawn for each member: leave rate_per_member out")
-        if own is not None:
-            words = f"{len(own)} learning rates were given for {self.num_members} members; each needs one"
-            require(len(own) == self.num_members, words)
+        if own is not None and len(own) != self.num_members:
+            raise SettingError(f"{len(own)} learning rates were given for {self.num_members} members; each needs one")
 
     def _check_optimizer(self) -> None:
         """Refuse settings that the optimiser has no use for, and one that would notice that members are stacked."""
@@ -146,6 +145,11 @@ class GradientMethod(Method):
         """Whether members have learning rates of their own."""
         return self.rate_per_member is not None or isinstance(self.learning_rate, tuple)
 
+    def part(self, numbers: range) -> Self:
+        """The method for some of its members, with their rates."""
+        own = self.rate_per_member and self.rate_per_member[numbers.start : numbers.stop]
+        return replace(self, num_members=len(numbers), rate_per_member=own)
+
     def member_rates(self, seed: int) -> tuple[float, ...]:
         """The learning rate of each member of a run, before the schedule and patterns of names."""
         if isinstance(self.learning_rate, tuple):
@@ -161,10 +165,9 @@ class GradientMethod(Method):
     def make_optimizer(self) -> Optimizer | TorchOptimizer:
         """The optimiser that the settings describe.
 
-        Adam moves along m / (sqrt(v) + epsilon). Here m and v are moments of the gradient of the mean loss, 1 / N of
-        that of the log joint, for N rows. A loop that hands the gradient of the log joint itself to Adam, as the
-        released codes of repulsive ensembles do, takes the same steps with N times this epsilon: their 1e-8 is
-        `epsilon=1e-8 / N` here.
+        Adam moves along m / (sqrt(v) + epsilon), with moments of the gradient of the mean loss, 1 / N of that of the
+        log joint. Loops that hand the latter itself to Adam, as the released codes of repulsive ensembles do, take the
+        same steps with N times this epsilon: their 1e-8 is `epsilon=1e-8 / N` here.
         """
         return self._optimizer
 
@@ -216,8 +219,9 @@ class GradientMethod(Method):
         members = self.new_members(task, seed)
         slots = dict(self.make_optimizer().init(members.params, task.allocator))
         if task.prior is not None and task.prior.differs_by_member:
-            own = task.prior.member_factors(self.num_members, seeds.generator(seed, "priors of members"))
-            slots[PRIOR_SLOT] = {"factor": own}
+            numbers, whole = seeds.members_of(seed, self.num_members)
+            own = task.prior.member_factors(whole, seeds.generator(seed, "priors of members"))
+            slots[PRIOR_SLOT] = {"factor": own[numbers.start : numbers.stop]}
         if self.anchored:
             slots |= _anchors(self, task, seed)
         return State(members, slots)
@@ -232,15 +236,12 @@ class GradientMethod(Method):
             )
         members = task.new_members(self.num_members, seed)
         if self.optimizer in SCHEDULE_FREE and norm_buffers(task.module):
-            words = (
-                "averages weights, and batch norm keeps statistics of others; use group or layer norm, or another one"
-            )
+            words = "averages weights, and batch norm keeps statistics of others; use group or layer norm, or another"
             raise SettingError(f"optimizer={self.optimizer!r} {words}")
         if isinstance(self.learning_rate, dict):
             rates.check_patterns(self.learning_rate, members.params)
-        for name in members.params if self.rates_differ else ():
-            if name in members.shared:
-                raise SettingError(f"{name} is shared by all members, which cannot have rates of their own then")
+        for name in members.shared & members.params.keys() if self.rates_differ else ():
+            raise SettingError(f"{name} is shared by all members, which cannot have rates of their own then")
         return members
 
     def uphill(self, state: State, batch: Batch, context: Context) -> tuple[Leaves, Info]:
@@ -280,7 +281,7 @@ class GradientMethod(Method):
         torch._foreach_div_(list(direction.values()), -context.task.num_data)
         if self.clip is not None:
             clip_per_member(direction, self.clip, state.members.shared)
-        params, fits = state.members.params, context.executor.fits
+        params, fits = state.members.params, context.executor.tensors_of_leaf(state.members)
         self.make_optimizer().update(params, direction, state.slots, self._rates(params, context), fits)
         return state
 
@@ -360,8 +361,7 @@ def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
         raise SettingError("anchored=True adds noise of one size to all targets, which rows with weights do not have")
     if batch.rows is None:
         raise SettingError("anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset")
-    noise = slot["noise"]
-    members = torch.arange(len(noise)).unsqueeze(1)
+    noise, members = slot["noise"], torch.arange(len(slot["noise"])).unsqueeze(1)
     rows = batch.rows if batch.rows.dim() == 2 else batch.rows.unsqueeze(0)
     return replace(batch, targets=batch.targets + noise[members, rows], targets_per_member=True)
 

@@ -40,7 +40,8 @@ def prepare(state: State, networks: Networks, draws: int, data: TrainingData, co
     state = replace(state, slots=state.slots | {ROOTS: {"roots": torch.tensor(roots)}})
     if not names:
         return state
-    each, parts = math.ceil(draws / members), []
+    _, all_members = seeds.members_of(context.clock.seed, members)
+    each, parts = math.ceil(draws / all_members), []
     together = how_many_fit(_TOGETHER, members) * members  # whole turns of all members, whose data may be their own
     for begin in range(0, each * members, together):
         numbers = range(begin, min(begin + together, each * members))

@@ -219,12 +219,13 @@ class Task:
 
         Of several architectures each must get a member; a single member is fine too, and has the first.
         """
-        if 1 < num_members < self.num_architectures:
-            num = f"{num_members} members for {self.num_architectures} architectures"
+        numbers, whole = seeds.members_of(seed, num_members)
+        if 1 < whole < self.num_architectures:
+            num = f"{whole} members for {self.num_architectures} architectures"
             raise SettingError(f"{num} leave some without one; raise num_members, or give fewer models")
 
         def draw(index: int) -> tuple[Leaves, Leaves]:
-            return self.new_member(seeds.child(seed, "member", index, "start"), index)
+            return self.new_member(seeds.child(seed, "member", index, "start"), numbers[index])
 
         # In memory all networks are there at once; those that go to disk are drawn anew instead of being kept.
         drawn = draw if self.allocator.on_disk else cache(draw)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
-from bayesemble.core.errors import DataError
+from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
 from bayesemble.core.types import Leaves, in_parts, tensors_of
@@ -30,11 +30,13 @@ from bayesemble.task.priors import Prior
 from bayesemble.task.task import BoundTask
 from bayesemble.training.afterwards.arviz_tree import to_arviz
 from bayesemble.training.afterwards.calibration import Calibration, fit_calibration
+from bayesemble.training.afterwards.concat import concat
 from bayesemble.training.batches import PerMember, source_for
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, split_rows
 from bayesemble.training.incoming.loaders import LoaderSource, check_batch_size
 from bayesemble.training.incoming.modules import side_by_side
+from bayesemble.training.incoming.parts import Part
 from bayesemble.training.incoming.unpacking import Unpacking
 from bayesemble.training.outgoing.botorch_model import botorch_model
 from bayesemble.training.outgoing.description import describe, facts_of
@@ -66,6 +68,8 @@ class Ensemble:
     """The members along training, if `fit(record=...)` kept them."""
     calibration: Calibration | None = None
     """What held-out rows said of its predictions, which follow it: see `calibrate`."""
+    part: Part | None = None
+    """Which members of which method these are, if `fit(members=...)` trained them alone."""
 
     @classmethod
     def of_networks(cls, task: BoundTask, networks: Members, executor: Executor, seed: int = 0) -> Ensemble:
@@ -93,18 +97,22 @@ class Ensemble:
             data: Their training data, as for `fit`. Where it is given, every network is run on a few rows to see that
                 it computes what the code of the first does with its weights, and what needs the number of rows works.
             prior: What was believed of the weights, which needs `data`.
-            output: As for `Task`.
-            targets: As for `Task`.
-            unpack: As for `Task`.
+            output: As for `Task`, like `targets` and `unpack`.
             executor: How they are run: "loop", "vmap" or an object such as `Vmap(chunk=4)`.
         """
         found = wished(executor)
-        require(
-            found is not None, f"executor is 'loop', 'vmap' or an object such as be.Vmap(chunk=4), got {executor!r}"
-        )
-        assert found is not None
+        if found is None:
+            raise SettingError(f"executor is 'loop', 'vmap' or an object such as be.Vmap(chunk=4), got {executor!r}")
         task, members = side_by_side(modules, likelihood, prior, output, targets, unpack, data)
         return cls.of_networks(task, found.arrange(State(members)).members, found)
+
+    @staticmethod
+    def concat(parts: Sequence[Ensemble]) -> Ensemble:
+        """Members that `fit(..., members=range(a, b))` trained apart, as one ensemble: that of training them together.
+
+        Parts come in any order; task, method and seed must be the same, and no number may be there twice or lack.
+        """
+        return concat(parts)
 
     @property
     def num_members(self) -> int:
@@ -214,14 +222,10 @@ class Ensemble:
         """Predicts batch after batch of rows with the same networks: see `LastPredictor`."""
         found = self._last_predictor.find(self.state, (num_draws, seed))
         if found is None:
-            networks, threads = self.networks(num_draws, seed), self._threads_asked_for
+            networks, threads = self.networks(num_draws, seed), self.execution in ("", AS_ASKED_FOR)
             found = Predictor(self.task, networks, self.executor, threads, self.calibration)
             self._last_predictor.keep(self.state, (num_draws, seed), found)
         return found
-
-    @property
-    def _threads_asked_for(self) -> bool:
-        return self.execution in ("", AS_ASKED_FOR)
 
     @cached_property
     def _last_predictor(self) -> LastPredictor:
@@ -282,7 +286,7 @@ class Ensemble:
             for slot, leaves in state.slots.items()
         }
         kept = State(state.members.take(positions), slots if own else {})
-        return replace(self, method=replace(self.method, num_members=len(indices)), state=kept)
+        return replace(self, method=replace(self.method, num_members=len(indices)), state=kept, part=None)
 
     def save(self, folder: str | Path, *, backbone: bool = False) -> None:
         """Write the ensemble into a folder; `load` brings it back.

@@ -60,6 +60,7 @@ def fit(
     callbacks: Sequence[Any] = (),
     on_interrupt: str = "raise",
     weights: bool = False,
+    members: range | None = None,
 ) -> Ensemble:
     """Train an ensemble.
 
@@ -120,6 +121,10 @@ def fit(
             those of the members.
         weights: Whether a `Dataset` or a `DataLoader` gives a weight with each row, (inputs, targets, weight). The
             sum of all weights is then needed as `Task(num_data=...)`. Three arrays need no such word.
+        members: The numbers of the members to train here, such as `range(0, 2)` of `num_members=5`; None is all. They
+            get the random numbers that they have among all, so that `Ensemble.concat` of all parts is what one run
+            gives: to the bit with `executor="loop"`, else to rounding. `start` and `PerMember` data stay those of all
+            members. Only for methods whose members know nothing of one another.
 
     Ctrl-C waits for the end of a step and raises `Interrupted`, a `KeyboardInterrupt` whose `ensemble` is what there
     was then; a second one acts at once. With `checkpoint`, a checkpoint is written before, and also on SIGTERM, after
@@ -154,6 +159,7 @@ def fit(
         max_batch=max_batch,
         callbacks=callbacks,
         weights=weights,
+        members=members,
     )
     try:
         with kept_memory():

@@ -33,6 +33,7 @@ from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
+from bayesemble.training.incoming.parts import Part, check_part, own_rows
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -42,6 +43,7 @@ from bayesemble.training.run_folders.due import Every
 from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.loading import restore
 from bayesemble.training.run_folders.recording import FOLDER, Recording
+from bayesemble.training.run_folders.same_run import check_same_run
 from bayesemble.training.run_folders.standing import Standing
 
 
@@ -82,6 +84,7 @@ def prepare(
     max_batch: int | None = None,
     callbacks: Sequence[Any] = (),
     weights: bool = False,
+    members: range | None = None,
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
@@ -101,12 +104,15 @@ def prepare(
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     _check_method(method)
+    part = None if members is None else check_part(method, members, patience, keep_best)
+    if part is not None:
+        method, seed = part.own_method, part.seed(seed)
     _check_nonfinite(method, on_nonfinite)
     change = _checked_change(method, change, resume)
     device = _usable(device, task.dtype)
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
-    source = source_for(task, data, batch_size, weights=weights)
+    source = own_rows(source_for(task, data, batch_size, weights=weights), part)
     bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
     source.check_members(method.num_members)
@@ -121,7 +127,7 @@ def prepare(
         bound = replace(bound, prior=on_device(bound.prior, device))
     held_out = None
     if validation is not None:
-        held_out = source_for(task, validation, batch_size, shuffle=False, weights=weights)
+        held_out = own_rows(source_for(task, validation, batch_size, shuffle=False, weights=weights), part)
         held_out = held_out.checked(bound, training=False)
         held_out.check_members(method.num_members)
 
@@ -155,9 +161,10 @@ def prepare(
             executor,
             plan,
             _members_of(start) if isinstance(start, Ensemble) else start,
+            part,
         )
     else:
-        run = _resume(found, placed, method, plain, wish, plan, change)
+        run = _resume(found, placed, method, plain, wish, plan, change, part)
     if record is not None:
         run = _with_recording(run, checkpoint)
     return Ready(run, source, held_out, plan)
@@ -296,6 +303,7 @@ def _start(
     wish: str | Executor | Choice,
     plan: Plan,
     start: Members | Sequence[Any] | None,
+    part: Part | None,
 ) -> Run:
     rows = method.member_rows(source.num_data, plan.seed)
     refuse_same_batches(rows, plan.steps)
@@ -319,7 +327,7 @@ def _start(
     steps = plan.total_steps if recorded else 0
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
     arranged = choice.executor.arrange(state)
-    ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
+    ensemble = Ensemble(task, method, arranged, choice.executor, int(plan.seed), [], choice.reason, part=part)
     standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)
     return Run(ensemble, standing)
 
@@ -347,6 +355,7 @@ def _resume(
     wish: str | Executor,
     plan: Plan,
     change: tuple[str, ...],
+    part: Part | None,
 ) -> Run:
     """Go on from a checkpoint with the executor it was made with, after checking that it is of this run."""
     standing = Standing.from_json(found.run.get("progress"))
@@ -359,21 +368,11 @@ def _resume(
     saved = restore(found, task.model, task.output, "the checkpoint")
     check_same_center(saved.task.prior, task.prior)
     here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
-    asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
-    asked |= {"max_batch": task.max_batch, "precision": task.precision}
-    held = {key: found.run[key] for key in ("task", "method", "seed")}
+    asked = {"members": str(part or "all")} | {key: here[key] for key in ("task", "method", "seed")}
+    asked |= {"batch_size": plan.batch_size, "max_batch": task.max_batch, "precision": task.precision}
+    held = {"members": str(saved.part or "all")} | {key: found.run[key] for key in ("task", "method", "seed")}
     held |= {key: getattr(standing, key) for key in ("batch_size", "max_batch", "precision")}
-    changed = [
-        {"epoch": standing.epoch, "setting": name, "from": held["method"].get(name), "to": asked["method"][name]}
-        for name in change
-        if held["method"].get(name) != asked["method"][name]
-    ]
-    held["method"] = held["method"] | {one["setting"]: one["to"] for one in changed}
-    for key, value in asked.items():
-        if value != held[key]:
-            raise CheckpointError(
-                f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings"
-            )
+    changed = check_same_run(held, asked, change, standing.epoch)
     if wished(wish) not in (None, saved.executor):
         raise CheckpointError(f"the checkpoint was made with executor {saved.executor}; ask for that or auto")
     if standing.dropped and not plan.drop:
@@ -392,4 +391,4 @@ def _resume(
     )
     standing = replace(standing, finished=standing.finished and standing.trained)
     told = told_by_step({name: values.to(plan.device) for name, values in found.told.items()}, standing.step)
-    return Run(replace(saved, task=task, method=method, state=state), standing, best, told)
+    return Run(replace(saved, task=task, method=method, state=state, part=part), standing, best, told)

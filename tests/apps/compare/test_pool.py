@@ -61,6 +61,36 @@ def test_a_process_that_is_ended_from_outside_is_a_failure_of_its_run_alone(tmp_
     assert [one.scores for one in results[1:]] == [one.scores for one in alone], "side by side or not, to the last bit"
 
 
+class Forgetful:
+    """An engine in this process that loses a worker after each result, and counts what it was given."""
+
+    def __init__(self):
+        self.given = []
+
+    def __call__(self, function, tasks, processes):
+        self.given.append([task[1].label for task in tasks])
+        yield function(*tasks[0])
+        if len(tasks) > 1:
+            function(*tasks[1])  # it is finished, but its result gets lost on the way
+            raise ConnectionError("a worker is gone")
+
+
+def test_an_engine_that_loses_workers_is_asked_again_for_what_is_not_finished(tmp_path):
+    jobs = [job(label, be.DeepEnsemble(num_members=1), tmp_path) for label in "abcd"]
+    engine, told = Forgetful(), []
+    results = perform_all(jobs, 1, lambda job, result: told.append(job.label), retries=0, engine=engine)
+    assert told == ["a", "b", "c", "d"]
+    assert [one.failure for one in results[:2]] == [None] * 2
+    assert results[2].failure == (
+        "the engine lost it: ConnectionError: a worker is gone; the same command goes on with it"
+    )
+    more = [job("e", be.DeepEnsemble(num_members=1), tmp_path)]
+    again = perform_all(jobs + more, 1, lambda job, result: None, retries=1, engine=engine)
+    assert engine.given == [["a", "b", "c", "d"], ["c", "d", "e"], ["e"]], "what is finished is not given again"
+    assert [one.failure for one in again] == [None] * 5
+    assert [one.scores for one in again[:2]] == [one.scores for one in results[:2]]
+
+
 class Screen:
     """Stands for the bars of rich."""
 

@@ -38,6 +38,13 @@ def compare(
     ] = None,
     rows: Annotated[int | None, typer.Option(help="How many rows to train on; all by default.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs side by side; one for each processor by default.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="Where runs go: loky (processes here), dask, ray or submitit (SLURM).")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="A running cluster of that backend; for submitit slurm or local.")
+    ] = None,
+    retries: Annotated[int, typer.Option(help="How often a run whose worker was lost is tried again.")] = 1,
     config: Annotated[
         Path | None, typer.Option(help="Repeat the comparison of this results.json; other options given win.")
     ] = None,
@@ -50,14 +57,15 @@ def compare(
     Example: bayesemble compare --data wine --methods map,deep_ensemble:bootstrap=true --members 10 --out wine
     """
     from bayesemble.apps.compare.compare import compare as run
+    from bayesemble.apps.compare.engines import engine
     from bayesemble.apps.compare.request import Request, read_request
 
     names = [field.name for field in dataclasses.fields(Request)]
     asked = {name: context.params[name] for name in names if _given(context, name)}
     request = dataclasses.replace(Request() if config is None else read_request(config), **asked)
     tell = (lambda words: None) if err.is_terminal else note  # in a terminal a progress bar says more
-    with resumable():
-        comparison = run(request, folder, jobs=jobs, plugins=context.obj, say=tell)
+    with resumable(), engine(backend, address, folder) as where:
+        comparison = run(request, folder, jobs=jobs, plugins=context.obj, retries=retries, engine=where, say=tell)
     if as_json:
         say_json(comparison.summary())
     else:

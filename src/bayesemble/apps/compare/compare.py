@@ -13,9 +13,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from joblib import cpu_count
-
 from bayesemble.apps.compare.budget import Pace, epochs_for_steps, measure_pace, read_plan
+from bayesemble.apps.compare.engines import Engine
 from bayesemble.apps.compare.job import ONE_THREAD, Job, executor_for, failed
 from bayesemble.apps.compare.plugins import load_plugins
 from bayesemble.apps.compare.pool import Board, perform_all
@@ -41,6 +40,8 @@ def compare(
     *,
     jobs: int | None = 1,
     plugins: Sequence[str] = (),
+    retries: int = 1,
+    engine: Engine | None = None,
     progress: bool = True,
     say: Callable[[str], None] = lambda words: None,
 ) -> Comparison:
@@ -53,12 +54,17 @@ def compare(
         request: What to compare.
         out: Folder for `results.json` and the runs.
         jobs: Runs side by side, each in a process of its own on one thread; 1 runs them here one after the other, None
-            takes as many as there are processors.
+            takes as many as there are processors. Inside `joblib.parallel_config("dask")`, or another engine of joblib,
+            the runs go there, as many at a time as it has workers unless a number above 1 is said. All its workers
+            need this library, and `out` and the data under the same paths.
         plugins: Python files or modules that register methods; each process loads them.
+        engine: Where runs go, of `bayesemble.apps.compare.engines.engine`; None is what joblib says, as above.
+        retries: How often a run whose worker was lost is tried again; it goes on from its last checkpoint.
         progress: Show progress bars, if there is a terminal.
         say: Called with a line after each run.
     """
     require(jobs is None or jobs >= 1, f"at least one run at a time is needed, got jobs={jobs}")
+    require(retries >= 0, f"retries is a number from 0, got {retries}")
     load_plugins(plugins)
     methods, root = parse_methods(request.methods, request.members), Path(out)
     request = replace(
@@ -89,7 +95,7 @@ def compare(
             outcome = f"failed: {result.failure}" if result.failure else f"{result.cost['train_seconds']:.1f} s"
             say(f"{job.label}, seed {job.source.seed + 1} of {request.seeds}: {outcome}")
 
-        results = perform_all(planned, jobs or cpu_count(), tell, plugins)
+        results = perform_all(planned, jobs, tell, plugins, retries, engine)
     return replace(comparison, results=results)
 
 

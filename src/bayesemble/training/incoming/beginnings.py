@@ -8,6 +8,7 @@ from typing import Any
 
 from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
+from bayesemble.core.seeds import members_of
 from bayesemble.core.settings import require
 from bayesemble.methods import Method
 from bayesemble.task.starts.checks import equal_members
@@ -21,10 +22,10 @@ def begin(task: BoundTask, method: Method, seed: int, start: Members | Sequence[
     A method that makes something of the way that training takes gets it from networks that are given as its stations.
     """
     if epochs:
-        return method.init(_placed(task, method, start), seed)
+        return method.init(_placed(task, method, start, seed), seed)
     if start is None or not method.needs_training:
         _check_untrained(task, method, start)
-        state = method.init(_placed(task, method, start), seed)
+        state = method.init(_placed(task, method, start, seed), seed)
         require(
             not equal_members(state.members),
             f"epochs=0 leaves members as they begin, but {state.members.num_members} of them are equal; one is enough, "
@@ -42,11 +43,11 @@ def begin(task: BoundTask, method: Method, seed: int, start: Members | Sequence[
     return found
 
 
-def _placed(task: BoundTask, method: Method, start: Members | Sequence[Any] | None) -> BoundTask:
-    """The task whose members begin with these networks."""
+def _placed(task: BoundTask, method: Method, start: Members | Sequence[Any] | None, seed: int) -> BoundTask:
+    """The task whose members begin with these networks, by their numbers."""
     if start is None:
         return task
-    starts, wanted = as_starts(start, task), method.num_members
+    starts, (_, wanted) = as_starts(start, task), members_of(seed, method.num_members)
     require(
         len(starts) == wanted,
         f"start has {len(starts)} networks, but the method has num_members={wanted}; make them as many, for example by "

@@ -39,7 +39,7 @@ def describe(ensemble: Any) -> dict[str, Any]:
         "network": describe_network(task, ensemble.state.members),
         "backbone": describe_backbone(task, ensemble.state),
         "calibration": settings.dump(ensemble.calibration),
-    }
+    } | ({} if ensemble.part is None else {"part": ensemble.part.to_json()})
 
 
 def facts_of(ensemble: Any) -> str:

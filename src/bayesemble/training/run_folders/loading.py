@@ -16,17 +16,13 @@ from bayesemble.core import settings
 from bayesemble.core.errors import DataError
 from bayesemble.core.files import understood
 from bayesemble.execute.executor import Executor
-from bayesemble.execute.optimizers.of_torch import OfTorch
-from bayesemble.execute.schedules import Schedule
-from bayesemble.methods import Method
-from bayesemble.methods.repulsion.interacting import Space
-from bayesemble.methods.repulsion.kernels import Kernel, Linear
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.networks import ModelSource
 from bayesemble.task.priors import Prior
 from bayesemble.task.task import Task
 from bayesemble.training.afterwards.calibration import Calibration
 from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.incoming.parts import Part, parse_method
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders import recording
 from bayesemble.training.run_folders.backbone import with_backbone
@@ -83,7 +79,7 @@ def restore(
             unpack=unpack if unpack is not None or "unpack" not in saved else _forgotten,
             train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so
         ).rebind(saved, None if probe is None else probe.rows)
-        method = settings.parse(run["method"], Method, (Schedule, Space, Kernel, Linear, OfTorch))
+        method, part = parse_method(run["method"]), Part.from_json(run.get("part"))
         executor = settings.parse(run["executor"], Executor)
         known = run.get("calibration")  # runs of earlier versions say nothing of it
         calibration = None if known is None else settings.parse(known, Calibration)
@@ -97,7 +93,7 @@ def restore(
     if probe is not None:
         probe.check(task, found.kept.state.members, folder)
     state = executor.arrange(found.state)
-    return Ensemble(task, method, state, executor, seed, found.history, execution, calibration=calibration)
+    return Ensemble(task, method, state, executor, seed, found.history, execution, calibration=calibration, part=part)
 
 
 def _forgotten(batch: Any) -> Any:
