@@ -15,6 +15,9 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, lru_cache
 from typing import Any, Self
 
@@ -26,8 +29,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bayesemble.core.errors import ModelError
 
 
+_FIRST_MEMBER: ContextVar[int] = ContextVar("first member", default=0)
+
+
+@contextmanager
+def members_from(first: int) -> Iterator[None]:
+    """Inside the block, `child(root, "member", 0, ...)` is the seed of the member of this number, and so on.
+
+    A process that holds some of the members counts them from 0; their seeds are those that they have among all.
+    """
+    before = _FIRST_MEMBER.set(first)
+    try:
+        yield
+    finally:
+        _FIRST_MEMBER.reset(before)
+
+
 def child(root: int, *names: str | int) -> int:
     """Derive the seed at a path of names below a root seed: a non-negative number of 63 bits."""
+    first = _FIRST_MEMBER.get()
+    if first and len(names) > 1 and names[0] == "member":
+        names = ("member", int(names[1]) + first, *names[2:])
     digest = hashlib.blake2b(json.dumps([root, *names], default=int).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

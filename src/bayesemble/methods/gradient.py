@@ -153,6 +153,19 @@ class GradientMethod(Method):
         base = self.learning_rate if isinstance(self.learning_rate, int | float) else 1.0
         return tuple(base * own for own in self.rate_per_member or [1.0] * self.num_members)
 
+    def of_members(self, numbers: range, seed: int) -> Method:
+        """With the learning rates of these members."""
+        if not self.rates_differ:
+            return super().of_members(numbers, seed)
+        if isinstance(self.learning_rate, tuple):
+            own, base = self.member_rates(seed), 1.0
+            return replace(
+                self, num_members=len(numbers), learning_rate=base, rate_per_member=own[numbers.start : numbers.stop]
+            )
+        assert self.rate_per_member is not None
+        factors = self.rate_per_member[numbers.start : numbers.stop]
+        return replace(self, num_members=len(numbers), rate_per_member=factors)
+
     @property
     def unrecorded(self) -> str | None:
         """Optimisers of torch look at numbers that they keep."""
