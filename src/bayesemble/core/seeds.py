@@ -28,7 +28,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bayesemble.core.errors import ModelError
 
-
 _FIRST_MEMBER: ContextVar[int] = ContextVar("first member", default=0)
 
 

@@ -152,9 +152,7 @@ class Batch:
         """Views of at most so many rows each, one after the other; None is all of them."""
         if most is None or self.num_rows <= most:
             return [self]
-        return [
-            self.rows_between(start, min(start + most, self.num_rows)) for start in range(0, self.num_rows, most)
-        ]
+        return [self.rows_between(start, min(start + most, self.num_rows)) for start in range(0, self.num_rows, most)]
 
     def rows_between(self, start: int, stop: int) -> Batch:
         """A view of the rows from `start` up to `stop`, of each member if they have rows of their own."""

@@ -16,6 +16,7 @@ from bayesemble.core.settings import require
 from bayesemble.core.types import Batch
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.kept_memory import kept_memory
+from bayesemble.execute.ranks.ranks import Ranks
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.task import Task
@@ -23,13 +24,14 @@ from bayesemble.training.batches import BatchSource
 from bayesemble.training.callbacks.base import OnEpoch
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import HANDED, train, with_figure
+from bayesemble.training.over_ranks import held_elsewhere, spread, whole_ensemble
 from bayesemble.training.prepare import Ready, prepare
 from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.run_lock import holding
 
 
-@holding("checkpoint")
+@holding("checkpoint", unless=lambda given: held_elsewhere(given.get("executor")))
 def fit(
     task: Task,
     method: Method,
@@ -41,7 +43,7 @@ def fit(
     patience: int | None = None,
     keep_best: bool = False,
     seed: int = 0,
-    executor: str | Executor = "auto",
+    executor: str | Executor | Ranks = "auto",
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | str = 1,
@@ -78,7 +80,8 @@ def fit(
         keep_best: Return the state with the best validation loss instead of the last.
         seed: All randomness derives from it.
         executor: "loop", "vmap", an object such as `Vmap(chunk=4)`, "auto" for the one that a rule gives for this
-            network, members and batch, or "measure" to time them on the first batch.
+            network, members and batch, or "measure" to time them on the first batch. `Ranks(...)`, or "ranks", spreads
+            members over the processes of a job, as torchrun starts it: see docs/scale.md.
         device: Where to train; None is the CPU.
         checkpoint: Folder to save the run in.
         checkpoint_every: Epochs between checkpoints, or a text such as "500 steps" or "60 s", for checkpoints within an
@@ -127,43 +130,48 @@ def fit(
     run. All this is so in the main thread, and where you have no handlers of your own for these signals.
     """
     require(on_interrupt in ("raise", "return"), f"on_interrupt is 'raise' or 'return', not {on_interrupt!r}")
-    ready = prepare(
-        task,
-        method,
-        data,
-        epochs=epochs,
-        batch_size=batch_size,
-        validation=validation,
-        patience=patience,
-        keep_best=keep_best,
-        seed=seed,
-        executor=executor,
-        device=device,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        keep_checkpoints=keep_checkpoints,
-        resume=resume,
-        offload=offload,
-        cache=cache,
-        record=record,
-        on_epoch=on_epoch,
-        on_nonfinite=on_nonfinite,
-        change=change,
-        start=start,
-        precision=precision,
-        max_batch=max_batch,
-        callbacks=callbacks,
-        weights=weights,
-    )
-    try:
-        with kept_memory():
-            return complete(ready, train(*ready, progress))
-    except Interrupted as stopped:
-        if on_interrupt == "raise" or stopped.ensemble is None:
-            raise
-        words = str(stopped).split(";")[0]
-        warnings.warn(f'{words}: what there is so far is returned, as on_interrupt="return" asks', stacklevel=3)
-        return stopped.ensemble
+    asked = {"offload": offload, "record": record, "cache": cache, "start": start, "on_nonfinite": on_nonfinite}
+    asked |= {"callbacks": callbacks, "checkpoint_every": checkpoint_every, "validation": validation, "device": device}
+    shared = spread(executor, task, method, seed, asked)
+    with shared.team.at_work():
+        ready = prepare(
+            task,
+            shared.own,
+            data,
+            epochs=epochs,
+            batch_size=batch_size,
+            validation=validation,
+            patience=patience,
+            keep_best=keep_best,
+            seed=seed,
+            executor=shared.inner,
+            device=device,
+            checkpoint=checkpoint,
+            checkpoint_every=checkpoint_every,
+            keep_checkpoints=keep_checkpoints,
+            resume=resume,
+            offload=offload,
+            cache=cache,
+            record=record,
+            on_epoch=on_epoch,
+            on_nonfinite=on_nonfinite,
+            change=change,
+            start=start,
+            precision=precision,
+            max_batch=max_batch,
+            callbacks=callbacks,
+            weights=weights,
+            spread=shared,
+        )
+        try:
+            with kept_memory():
+                return whole_ensemble(complete(ready, train(*ready, progress)), shared)
+        except Interrupted as stopped:
+            if on_interrupt == "raise" or stopped.ensemble is None:
+                raise
+            words = str(stopped).split(";")[0]
+            warnings.warn(f'{words}: what there is so far is returned, as on_interrupt="return" asks', stacklevel=3)
+            return stopped.ensemble
 
 
 def complete(ready: Ready, run: Run) -> Ensemble:
@@ -206,7 +214,10 @@ def _finish(run: Run, source: BatchSource, plan: Plan) -> Run:
         sizes = [size for size in (plan.batch_size, ensemble.task.max_batch) if size is not None]
         return source.in_order(min(sizes, default=None))
 
-    context, start = Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0)), time.perf_counter()
+    context, start = (
+        Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0), team=plan.team),
+        time.perf_counter(),
+    )
     with thread_count(ensemble.executor):
         finished = ensemble.method.finish(state, data, context)
     if finished is not state and ensemble.history:

@@ -19,6 +19,7 @@ from bayesemble.core.types import in_parts, widest
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.precision import check_precision
+from bayesemble.execute.ranks.team import ALONE
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry.batch_norm import norm_buffers
@@ -27,12 +28,13 @@ from bayesemble.task.first_look import warn_of_scale
 from bayesemble.task.starts.center import check_same_center, on_device
 from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training.batches import BatchSource, source_for
+from bayesemble.training.batches import ArraySource, BatchSource, source_for
 from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
+from bayesemble.training.over_ranks import Spread, check_task
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -82,10 +84,12 @@ def prepare(
     max_batch: int | None = None,
     callbacks: Sequence[Any] = (),
     weights: bool = False,
+    spread: Spread | None = None,
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
-    The executor may also be one that was chosen before, for a run like this one.
+    The executor may also be one that was chosen before, for a run like this one. `spread` says which processes hold the
+    members; the method and the executor are then those of the members here.
     """
     wish = executor.executor if isinstance(executor, Choice) else executor
     epochs = whole(epochs, f"epochs must be a whole number from 0, got {epochs!r}", least=0)
@@ -109,6 +113,8 @@ def prepare(
     source = source_for(task, data, batch_size, weights=weights)
     bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
+    team = ALONE if spread is None else spread.team
+    check_task(bound, team, isinstance(source, ArraySource) and source.per_member)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
     check_precision(precision, bound.dtype, device)
@@ -144,6 +150,8 @@ def prepare(
         keep_checkpoints=keep_checkpoints,
         callbacks=called,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
+        team=team,
+        whole=None if spread is None else spread.whole,
     )
     features, plain = None if method.changes_inputs else FrozenFeatures.of(placed, device), source
     source, held_out = with_features(source, held_out, features, cache)

@@ -10,6 +10,8 @@ import torch
 from bayesemble.core.members import State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Clock, Info
+from bayesemble.execute.ranks.team import ALONE, Team
+from bayesemble.methods import Method
 from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -39,6 +41,10 @@ class Plan:
     callbacks: Callbacks = field(default_factory=Callbacks)
     data: dict[str, Fingerprint] = field(default_factory=dict)
     """What tells the rows of "training" and "validation" from others, if there is a folder."""
+    team: Team = ALONE
+    """The processes that hold the members."""
+    whole: Method | None = None
+    """The method of all members, if there are several processes."""
 
     @property
     def total_steps(self) -> int:

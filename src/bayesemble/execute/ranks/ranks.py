@@ -23,9 +23,7 @@ class Ranks:
     inner: str | Executor = setting("auto", 'how a rank runs its members: "auto", "loop", "vmap" or an executor')
     data: int = setting(1, "ranks that hold the same members and share out the rows of each batch", least=1)
     timeout: float = setting(300.0, "seconds after which a rank that does not answer is given up", above=0)
-    gather: bool = setting(
-        True, "whether each rank gets the whole ensemble in the end; if not, one of its own members"
-    )
+    gather: bool = setting(True, "whether each rank gets the whole ensemble in the end; if not, one of its own members")
 
     def __post_init__(self) -> None:
         validate(self)
