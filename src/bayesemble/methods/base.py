@@ -71,6 +71,11 @@ class Context:
         self, function: MemberFunction, members: Members, batch: Batch, random: list[int] | None
     ) -> tuple[Tensor, Leaves]:
         """The same for a function that draws from these seeds; each part of a batch draws numbers of its own."""
+        if random is not None and self.team.exchanges:
+            raise SettingError(
+                "Ranks(data=...) shares out the rows of a batch, for which other random numbers would be drawn than in "
+                "one process; use data=1"
+            )
         batch, share = self.team.share(batch)
         return self.team.over_rows(*self._gradients_here(function, members, batch, random), share)
 
