@@ -90,10 +90,10 @@ def _through_epochs(
             request.agree()
         ended = run.standing.trained or (not run.standing.step and due.after_epoch(run.standing, plan.steps))
         if plan.folder is not None and ended:
-            run.save(plan.folder, plan.keep_checkpoints)
+            run.save(plan.folder, plan.keep_checkpoints, plan.spread)
             saved = run
     if plan.folder is not None and request.signal is not None and saved is not run:
-        run.save(plan.folder, plan.keep_checkpoints)
+        run.save(plan.folder, plan.keep_checkpoints, plan.spread)
     if request.signal == signal.SIGTERM:
         logger.warning("ended by SIGTERM %s; resumed, training goes on from %s", run.standing, plan.folder)
     return run
@@ -170,7 +170,7 @@ def _save_within(run: Run, plan: Plan) -> None:
     except TrainingError:
         return
     assert plan.folder is not None
-    run.save(plan.folder, plan.keep_checkpoints)
+    run.save(plan.folder, plan.keep_checkpoints, plan.spread)
 
 
 def first_losses(info: Info) -> list[float | None]:

@@ -185,7 +185,7 @@ def complete(ready: Ready, run: Run) -> Ensemble:
         except KeyboardInterrupt:
             raise Interrupted(f"stopped while the method completed what was trained; {HANDED}", run.result()) from None
         if plan.folder is not None and (run.ensemble.state is not trained or not plan.epochs):
-            run.save(plan.folder, plan.keep_checkpoints)
+            run.save(plan.folder, plan.keep_checkpoints, plan.spread)
     return run.result()
 
 

@@ -6,6 +6,7 @@ What training tells of members is put together once an epoch, on each process, s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.core.errors import SettingError, TrainingError
+from bayesemble.core import settings
+from bayesemble.core.errors import CheckpointError, SettingError, TrainingError
+from bayesemble.core.files import json_text
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
 from bayesemble.core.types import Info, Leaves
@@ -24,6 +27,8 @@ from bayesemble.methods import Method
 from bayesemble.methods.geometry.batch_norm import norm_buffers
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.run_folders.checkpoint import Checkpoint
+from bayesemble.training.run_folders.shards import TOLD, Shards
 from bayesemble.training.stopping import StopRequest
 
 
@@ -129,6 +134,14 @@ def check_finite_everywhere(found: tuple[int | None, str] | None, team: Team) ->
         raise TrainingError("a member on another rank is no longer finite, which that rank tells more about")
 
 
+def agreed(executor: Executor, team: Team) -> Executor:
+    """The executor that the first process chose: all ranks take the same, which checkpoints name."""
+    if team is ALONE:
+        return executor
+    said = team.words(json_text(settings.dump(executor), indent=None))
+    return settings.parse(json.loads(said[0]), Executor)
+
+
 class AgreedStop(StopRequest):
     """A request to stop that all processes see at the same moment, at the end of an epoch."""
 
@@ -205,3 +218,52 @@ def mixture_log_prob(member_log_prob: Tensor, team: Team) -> Tensor:
     """log of the mean over all members of p(y|x), `(row,)`, from `(member, row)` of those here."""
     everyone = team.everyone(member_log_prob.contiguous())
     return torch.logsumexp(everyone, 0) - torch.log(torch.tensor(float(len(everyone))))
+
+
+def sharded(found: Checkpoint, method: Method, team: Team) -> tuple[Checkpoint, Shards]:
+    """A checkpoint of the members here, with the weights that they have among all, and what of it is theirs alone."""
+    count = found.state.members.num_members
+
+    def weighed(state: State) -> State:
+        members = state.members
+        return replace(state, members=replace(members, weights=members.weights * (count / team.total(count))))
+
+    states = {"state": found.state} | ({} if found.best is None else {"best": found.best})
+    own = {f"{root}/weights" for root in states} | {TOLD + name for name in found.told}
+    for root, state in states.items():
+        for group, name in member_axes(state, method):
+            place = group if group in ("params", "buffers") else f"slots/{group}"
+            own.add(f"{root}/{place}/{name}")
+    best = None if found.best is None else weighed(found.best)
+    return replace(found, state=weighed(found.state), best=best), Shards(team, frozenset(own), count)
+
+
+def cut(found: Checkpoint, method: Method, team: Team) -> Checkpoint:
+    """What a checkpoint holds of the members here, with weights as if there were no others."""
+    if team is ALONE:
+        return found
+    count = len(team.own(torch.empty(team.total(0))))
+
+    def own(state: State) -> State:
+        axes, members = member_axes(state, method), state.members
+
+        def over(group: str, leaves: Leaves) -> Leaves:
+            return {n: team.own(leaf).clone() if (group, n) in axes else leaf for n, leaf in leaves.items()}
+
+        groups = {group: leaves if found.cut else over(group, leaves) for group, leaves in state.groups().items()}
+        weights = members.weights if found.cut else team.own(members.weights)
+        mine = Members(groups["params"], groups["buffers"], weights / weights.sum(), members.shared)
+        return State(mine, {slot: groups[slot] for slot in state.slots})
+
+    told = found.told if found.cut else {name: team.own(values.T).T.clone() for name, values in found.told.items()}
+    state = own(found.state)
+    if state.members.num_members != count:
+        raise CheckpointError(f"the checkpoint has another number of members than the {team.total(0)} of this run")
+    run = found.run if team.first == 0 else found.run | {"network": None}  # it tells of the first member
+    return replace(found, run=run, state=state, best=None if found.best is None else own(found.best), told=told)
+
+
+def check_same_standing(steps: int, team: Team) -> None:
+    """Refuse to go on where processes found different checkpoints."""
+    if (team.largest(steps), -team.largest(-steps)) != (steps, steps):
+        raise CheckpointError("the ranks found different checkpoints; they need one file system for the run folder")

@@ -34,7 +34,7 @@ from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
-from bayesemble.training.over_ranks import Spread, check_task
+from bayesemble.training.over_ranks import Spread, agreed, check_same_standing, check_task, cut
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -132,7 +132,10 @@ def prepare(
         held_out.check_members(method.num_members)
 
     _check_cache(cache, method, [folder for folder in (offload, checkpoint) if folder is not None])
-    found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
+    here = None if team is ALONE else range(team.first, team.first + method.num_members)
+    found = _find_checkpoint(checkpoint, resume, mapped=offload is not None, part=here)
+    if found is not None and spread is not None:
+        found = cut(found, spread.whole, team)
     used = {} if checkpoint is None else {"training": source, "validation": held_out}
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator, precision=precision, max_batch=max_batch)
@@ -277,14 +280,16 @@ def _check_cache(cache: Cache, method: Method, others: list[str | Path]) -> None
         raise SettingError(f"cache needs a folder of its own, {cache} is that of offload or checkpoint")
 
 
-def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:
+def _find_checkpoint(
+    folder: str | Path | None, resume: bool, mapped: bool, part: range | None = None
+) -> Checkpoint | None:
     if folder is None or not checkpoints.exists(folder):
         return None
     if not resume:
         raise CheckpointError(
             f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
         )
-    return checkpoints.recover(folder, mapped)
+    return checkpoints.recover(folder, mapped, part)
 
 
 def _members_of(start: Ensemble) -> Members:
@@ -326,8 +331,8 @@ def _start(
     recorded = alike and not task.stochastic
     steps = plan.total_steps if recorded else 0
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
-    arranged = choice.executor.arrange(state)
-    ensemble = Ensemble(task, method, arranged, choice.executor, plan.seed, [], choice.reason)
+    executor = agreed(choice.executor, plan.team)
+    ensemble = Ensemble(task, method, executor.arrange(state), executor, plan.seed, [], choice.reason)
     standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)
     return Run(ensemble, standing)
 
@@ -366,7 +371,8 @@ def _resume(
     found = with_backbone(found, task, "the checkpoint")
     saved = restore(found, task.model, task.output, "the checkpoint")
     check_same_center(saved.task.prior, task.prior)
-    here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
+    check_same_standing(standing.epoch * plan.steps + standing.step, plan.team)
+    here = Ensemble(task, plan.whole or method, saved.state, saved.executor, plan.seed).describe()
     asked = {key: here[key] for key in ("task", "method", "seed")} | {"batch_size": plan.batch_size}
     asked |= {"max_batch": task.max_batch, "precision": task.precision}
     held = {key: found.run[key] for key in ("task", "method", "seed")}

@@ -21,6 +21,7 @@ from bayesemble.core.errors import ExecutionError
 from bayesemble.core.types import Batch, Leaves, WeightedTargets, total_weight
 from bayesemble.execute.ranks.team import Team
 
+_LONGEST = 4096  # bytes of what a rank says
 _BUCKET = 1 << 22  # numbers that are summed in one message
 
 
@@ -50,6 +51,11 @@ class RankTeam(Team):
     def is_first(self) -> bool:  # type: ignore[override]
         """Whether this process is the one that speaks and writes for all."""
         return dist.get_rank(self.everybody) == 0
+
+    @property
+    def writes(self) -> bool:  # type: ignore[override]
+        """Of those that hold the same members, the first."""
+        return dist.get_rank(self.rows) == 0
 
     @property
     def exchanges(self) -> bool:  # type: ignore[override]
@@ -90,6 +96,17 @@ class RankTeam(Team):
         dist.all_gather(found, sent, group=self.members)
         joined = torch.cat([part[: count * each] for part, count in zip(found, self.counts, strict=True)])
         return joined.view(here.dtype).reshape(sum(self.counts), *here.shape[1:])
+
+    def words(self, own: str) -> list[str]:
+        """What the ranks of the member axis say."""
+        content = own.encode()
+        if len(content) > _LONGEST:
+            raise ExecutionError(f"ranks tell one another at most {_LONGEST} bytes, these are more: {own}")
+        row = torch.zeros(_LONGEST, dtype=torch.uint8)
+        row[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        found = [torch.empty_like(row) for _ in self.counts]
+        dist.all_gather(found, row, group=self.members)
+        return [bytes(one.tolist()).rstrip(b"\0").decode() for one in found]
 
     def own(self, everyone: Tensor) -> Tensor:
         """Those of the members here, a view."""

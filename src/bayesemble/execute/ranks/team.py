@@ -19,6 +19,8 @@ class Team:
     """How many processes hold members or see rows."""
     is_first = True
     """Whether this process is the one that speaks and writes for all."""
+    writes = True
+    """Whether this process is the one that writes the members that it holds."""
     exchanges = False
     """Whether each step waits for other processes, whatever the method."""
 
@@ -39,6 +41,10 @@ class Team:
     def everyone(self, here: Tensor) -> Tensor:
         """What all members have, `(member, ...)`, from what those here have."""
         return here
+
+    def words(self, own: str) -> list[str]:
+        """What the processes that hold members say, in the order of their members."""
+        return [own]
 
     def own(self, everyone: Tensor) -> Tensor:
         """What the members here have, of what all have, `(member, ...)`."""
