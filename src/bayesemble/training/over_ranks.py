@@ -7,6 +7,7 @@ What training tells of members is put together once an epoch, on each process, s
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -217,7 +218,7 @@ def whole_ensemble(ensemble: Ensemble, spread: Spread) -> Ensemble:
 def mixture_log_prob(member_log_prob: Tensor, team: Team) -> Tensor:
     """log of the mean over all members of p(y|x), `(row,)`, from `(member, row)` of those here."""
     everyone = team.everyone(member_log_prob.contiguous())
-    return torch.logsumexp(everyone, 0) - torch.log(torch.tensor(float(len(everyone))))
+    return torch.logsumexp(everyone, 0) - math.log(len(everyone))
 
 
 def sharded(found: Checkpoint, method: Method, team: Team) -> tuple[Checkpoint, Shards]:
