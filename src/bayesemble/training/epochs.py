@@ -23,7 +23,7 @@ from bayesemble.methods import Method
 from bayesemble.task.starts.checks import Clones
 from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
-from bayesemble.training.over_ranks import AgreedStop, check_finite_everywhere, mixture_log_prob, told_by_all
+from bayesemble.training.over_ranks.telling import AgreedStop, check_finite_everywhere, mixture_log_prob, told_by_all
 from bayesemble.training.progress import Progress
 from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints

@@ -24,7 +24,7 @@ from bayesemble.training.batches import BatchSource
 from bayesemble.training.callbacks.base import OnEpoch
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import HANDED, train, with_figure
-from bayesemble.training.over_ranks import held_elsewhere, spread, whole_ensemble
+from bayesemble.training.over_ranks.spreading import held_elsewhere, spread, whole_ensemble
 from bayesemble.training.prepare import Ready, prepare
 from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -130,7 +130,13 @@ def fit(
     run. All this is so in the main thread, and where you have no handlers of your own for these signals.
     """
     require(on_interrupt in ("raise", "return"), f"on_interrupt is 'raise' or 'return', not {on_interrupt!r}")
-    asked = {"offload": offload, "record": record, "cache": cache, "start": start, "on_nonfinite": on_nonfinite}
+    asked: dict[str, Any] = {
+        "offload": offload,
+        "record": record,
+        "cache": cache,
+        "start": start,
+        "on_nonfinite": on_nonfinite,
+    }
     asked |= {"callbacks": callbacks, "checkpoint_every": checkpoint_every, "validation": validation, "device": device}
     shared = spread(executor, task, method, seed, asked)
     with shared.team.at_work():

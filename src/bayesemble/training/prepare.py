@@ -34,7 +34,8 @@ from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
-from bayesemble.training.over_ranks import Spread, agreed, check_same_standing, check_task, cut
+from bayesemble.training.over_ranks.spreading import Spread, agreed, check_task
+from bayesemble.training.over_ranks.states import check_same_standing, find_checkpoint
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -132,10 +133,8 @@ def prepare(
         held_out.check_members(method.num_members)
 
     _check_cache(cache, method, [folder for folder in (offload, checkpoint) if folder is not None])
-    here = None if team is ALONE else range(team.first, team.first + method.num_members)
-    found = _find_checkpoint(checkpoint, resume, mapped=offload is not None, part=here)
-    if found is not None and spread is not None:
-        found = cut(found, spread.whole, team)
+    all_members = method if spread is None else spread.whole
+    found = find_checkpoint(checkpoint, resume, offload is not None, all_members, team)
     used = {} if checkpoint is None else {"training": source, "validation": held_out}
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator, precision=precision, max_batch=max_batch)
@@ -154,7 +153,7 @@ def prepare(
         callbacks=called,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
         team=team,
-        whole=None if spread is None else spread.whole,
+        whole=all_members,
     )
     features, plain = None if method.changes_inputs else FrozenFeatures.of(placed, device), source
     source, held_out = with_features(source, held_out, features, cache)
@@ -278,18 +277,6 @@ def _check_cache(cache: Cache, method: Method, others: list[str | Path]) -> None
         raise SettingError("cache keeps what the frozen part gives for the inputs, which adversarial training changes")
     if isinstance(cache, str | Path) and any(Path(cache).resolve() == Path(other).resolve() for other in others):
         raise SettingError(f"cache needs a folder of its own, {cache} is that of offload or checkpoint")
-
-
-def _find_checkpoint(
-    folder: str | Path | None, resume: bool, mapped: bool, part: range | None = None
-) -> Checkpoint | None:
-    if folder is None or not checkpoints.exists(folder):
-        return None
-    if not resume:
-        raise CheckpointError(
-            f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
-        )
-    return checkpoints.recover(folder, mapped, part)
 
 
 def _members_of(start: Ensemble) -> Members:

@@ -14,7 +14,7 @@ from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
-from bayesemble.training.over_ranks import sharded
+from bayesemble.training.over_ranks.states import sharded
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.checkpoint import Checkpoint
 from bayesemble.training.run_folders.due import EVERY_EPOCH, Every

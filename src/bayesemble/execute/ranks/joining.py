@@ -8,6 +8,7 @@ import os
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from bayesemble.core.errors import ExecutionError
 
@@ -34,14 +35,14 @@ def join(timeout: float, backend: str) -> None:
     attempt, limit = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), timedelta(seconds=timeout)
     agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # it keeps the store itself
     try:
-        store = dist.TCPStore(
+        store = TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             world,
             is_master=rank == 0 and not agent,
             timeout=limit,
         )
-        own = dist.PrefixStore(f"bayesemble attempt {attempt}", store)
+        own = PrefixStore(f"bayesemble attempt {attempt}", store)
         dist.init_process_group(backend, store=own, rank=rank, world_size=world, timeout=limit)
     except (RuntimeError, ValueError) as error:
         words = str(error).strip().splitlines()[0]

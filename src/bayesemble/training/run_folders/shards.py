@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -117,7 +118,7 @@ class Shards:
         flush(path)
         return {"folder": str(folder), "name": path.name, "size": path.stat().st_size, "sha256": _sha256(path)}
 
-    def _tell(self, words: dict[str, object]) -> list[dict[str, str]]:
+    def _tell(self, words: dict[str, object]) -> list[dict[str, Any]]:
         """What the processes of the member axis tell of their files, in the order of their members."""
         said = self.team.words(json_text(words, indent=None))
         return [parse_json(Path("what a rank said"), text.encode()) for text in said]
