@@ -130,14 +130,9 @@ def fit(
     run. All this is so in the main thread, and where you have no handlers of your own for these signals.
     """
     require(on_interrupt in ("raise", "return"), f"on_interrupt is 'raise' or 'return', not {on_interrupt!r}")
-    asked: dict[str, Any] = {
-        "offload": offload,
-        "record": record,
-        "cache": cache,
-        "start": start,
-        "on_nonfinite": on_nonfinite,
-    }
-    asked |= {"callbacks": callbacks, "checkpoint_every": checkpoint_every, "validation": validation, "device": device}
+    asked: dict[str, Any] = {"offload": offload, "record": record, "cache": cache, "start": start, "device": device}
+    asked |= {"callbacks": callbacks, "checkpoint_every": checkpoint_every, "validation": validation}
+    asked |= {"on_nonfinite": on_nonfinite}
     shared = spread(executor, task, method, seed, asked)
     with shared.team.at_work():
         ready = prepare(

@@ -35,7 +35,7 @@ from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
 from bayesemble.training.over_ranks.spreading import Spread, agreed, check_task
-from bayesemble.training.over_ranks.states import check_same_standing, find_checkpoint
+from bayesemble.training.over_ranks.states import check_common, check_same_standing, find_checkpoint
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -102,7 +102,8 @@ def prepare(
         max_batch = whole(max_batch, f"max_batch must be a whole number of rows from 1, or None, got {max_batch!r}")
     _check_settings(validation, patience, keep_best, checkpoint, resume)
     require(epochs > 0 or validation is None, "validation is looked at after each epoch, of which epochs=0 has none")
-    every, called = Every.parse(checkpoint_every), Callbacks(callbacks, on_epoch)
+    team = ALONE if spread is None else spread.team
+    every, called = Every.parse(checkpoint_every), Callbacks(callbacks if team.is_first else (), on_epoch)
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     _check_method(method)
@@ -114,7 +115,6 @@ def prepare(
     source = source_for(task, data, batch_size, weights=weights)
     bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
-    team = ALONE if spread is None else spread.team
     check_task(bound, team, isinstance(source, ArraySource) and source.per_member)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
@@ -318,6 +318,7 @@ def _start(
     recorded = alike and not task.stochastic
     steps = plan.total_steps if recorded else 0
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
+    check_common(state, method, plan.team)
     executor = agreed(choice.executor, plan.team)
     ensemble = Ensemble(task, method, executor.arrange(state), executor, plan.seed, [], choice.reason)
     standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)

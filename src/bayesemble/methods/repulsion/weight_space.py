@@ -130,6 +130,8 @@ def combine(
         rows, all_rows = leaf_rows(gradients[name]), leaf_rows(positions[name])
         for part, block in zip(interacting.blocks(rows), interacting.blocks(all_rows), strict=True):
             x, width = team.columns(block), part.shape[1]
-            if driving is not None:
-                part.copy_(team.from_columns(driving @ team.columns(part), width))
-            part.sub_(team.from_columns(repelling @ (x - x[0] if centred else x), width))
+            push = repelling @ (x - x[0] if centred else x)
+            if driving is None:
+                part.sub_(team.from_columns(push, width))
+            else:
+                part.copy_(team.from_columns(driving @ team.columns(part) - push, width))

@@ -21,8 +21,10 @@ from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 from bayesemble.methods.geometry.batch_norm import norm_buffers
 from bayesemble.task.task import BoundTask, Task
+from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.over_ranks.states import whole_state
+from bayesemble.training.run_folders.due import Every
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,8 @@ def _check_asked(task: Task, method: Method, asked: dict[str, Any]) -> None:
         "cache": asked["cache"] is not False,
         "start": asked["start"] is not None,
         "on_nonfinite='drop'": asked["on_nonfinite"] == "drop",
-        "callbacks with on_step": any(hasattr(one, "on_step") for one in asked["callbacks"]),
-        "checkpoint_every in seconds": isinstance(asked["checkpoint_every"], str)
-        and asked["checkpoint_every"].rstrip().endswith(("s", "second", "seconds"))
-        and "step" not in asked["checkpoint_every"]
-        and "epoch" not in asked["checkpoint_every"],
+        "callbacks with on_step": bool(Callbacks(asked["callbacks"]).steps),
+        "checkpoint_every in seconds": Every.parse(asked["checkpoint_every"]).unit == "seconds",
         "validation for a method that draws its networks": asked["validation"] is not None and method.draws is not None,
         "several architectures": task.mixed,
         "a prior that differs by member": task.prior is not None and task.prior.differs_by_member,

@@ -28,7 +28,7 @@ def whole_state(state: State, method: Method, team: Team) -> State:
     groups = {group: over(group, leaves) for group, leaves in state.groups().items()}
     weights = team.everyone(members.weights * members.num_members) / team.total(members.num_members)
     whole = Members(groups["params"], groups["buffers"], weights, members.shared)
-    _check_common(state, axes, team)
+    check_common(state, method, team)
     return State(whole, {slot: groups[slot] for slot in state.slots})
 
 
@@ -53,15 +53,17 @@ def _member_axes(state: State, method: Method) -> Iterator[tuple[str, str]]:
             yield group, name
 
 
-def _check_common(state: State, axes: set[tuple[str, str]], team: Team) -> None:
+def check_common(state: State, method: Method, team: Team) -> None:
     """Refuse leaves that should be the same on all processes and are not, such as frozen ones drawn at random."""
+    if team is ALONE:
+        return
+    axes, count = member_axes(state, method), state.members.num_members
     for group, leaves in state.groups().items():
         for name, leaf in leaves.items():
             if (group, name) in axes:
                 continue
             numbers = torch.nan_to_num(leaf.detach().double())
             facts = torch.stack([numbers.sum(), numbers.abs().sum(), numbers.square().sum()])
-            count = state.members.num_members
             seen = team.everyone(facts.expand(count, 3).contiguous())
             if not (seen == seen[0]).all():
                 raise SettingError(
