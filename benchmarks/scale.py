@@ -29,7 +29,7 @@ from torch import nn
 
 import bayesemble as be
 
-MEMBERS, ROWS, CLASSES, STEPS, EPOCHS = 4, 64, 10, 8, 4
+MEMBERS, ROWS, CLASSES, STEPS, EPOCHS, TURNS = 4, 64, 10, 8, 4, 3
 METHODS = {
     "deep ensemble": be.DeepEnsemble(num_members=MEMBERS),
     "repulsion between weights": be.Repulsive(num_members=MEMBERS),
@@ -138,15 +138,20 @@ def main() -> None:
     if asked.worker:
         worker()
         return
-    ranks = on_two_ranks()
-    torch.set_num_threads(2)
-    alone = {name: step_seconds(method, "loop") for name, method in METHODS.items()}
-    torch.set_num_threads(1)
-    gradient = step_seconds(METHODS["deep ensemble"], "loop") / MEMBERS
+    # Whoever else uses the machine disturbs some turns; the least time is the one that was disturbed least.
+    ranks, alone, gradients = [], [], []
+    for _ in range(TURNS):
+        ranks.append(on_two_ranks())
+        torch.set_num_threads(2)
+        alone.append({name: step_seconds(method, "loop") for name, method in METHODS.items()})
+        torch.set_num_threads(1)
+        gradients.append(step_seconds(METHODS["deep ensemble"], "loop") / MEMBERS)
+    gradient = min(gradients)
     for name in METHODS:
-        ratio = ranks[name] / alone[name]
-        print(f"{name:30} two ranks {1e3 * ranks[name]:7.1f} ms, one process {1e3 * alone[name]:7.1f} ms: {ratio:.2f}")
-    latency, bandwidth = asked.latency or ranks["latency"], asked.bandwidth or ranks["bandwidth"]
+        ours, theirs = (1e3 * min(turn[name] for turn in turns) for turns in (ranks, alone))
+        print(f"{name:30} two ranks {ours:7.1f} ms, one process {theirs:7.1f} ms: {ours / theirs:.2f}")
+    latency = asked.latency or min(turn["latency"] for turn in ranks)
+    bandwidth = asked.bandwidth or max(turn["bandwidth"] for turn in ranks)
     print(f"gradient {1e3 * gradient:.1f} ms, latency {1e6 * latency:.0f} us, bandwidth {bandwidth / 1e9:.2f} GB/s")
     print("efficiency by the model on 1, 2, 4, 16, 64, 256 ranks with 4 members each")
     for name in METHODS:
