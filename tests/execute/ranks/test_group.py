@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from bayesemble.execute.ranks.group import _buckets, shared_out
+from bayesemble.core.errors import ExecutionError
+from bayesemble.execute.ranks import group
+from bayesemble.execute.ranks.group import _ask, _buckets, shared_out
 from ranks_job import found
 
 
@@ -35,3 +37,12 @@ def test_the_largest_number_is_that_of_any_rank(exchanged):
 def test_buckets_keep_order_and_number_types_apart():
     parts = [torch.zeros(3), torch.zeros(1 << 22), torch.zeros(2, dtype=torch.float64), torch.zeros(1)]
     assert [[part.numel() for part in bucket] for bucket in _buckets(parts)] == [[3], [1 << 22], [2], [1]]
+
+
+def test_a_rank_that_does_not_answer_is_told_of_in_a_sentence(monkeypatch):
+    def timed_out():
+        raise RuntimeError("Timed out waiting 8000ms for recv operation to complete")
+
+    monkeypatch.setattr(group.dist, "get_rank", lambda: 0)
+    with pytest.raises(ExecutionError, match=r"rank 0 waited for another one .*8000ms.* resume=True"):
+        _ask(timed_out)

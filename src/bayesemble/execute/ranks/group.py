@@ -8,9 +8,10 @@ hands each rank 1 / R of the coordinates of all members and gets forces back, so
 each sends 2 P M / R numbers, or 3 where members share their gradients.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -93,7 +94,7 @@ class RankTeam(Team):
         own = here.detach().contiguous().reshape(-1).view(torch.uint8)
         sent[: len(own)] = own
         found = [torch.empty_like(sent) for _ in self.counts]
-        dist.all_gather(found, sent, group=self.members)
+        _ask(dist.all_gather, found, sent, group=self.members)
         joined = torch.cat([part[: count * each] for part, count in zip(found, self.counts, strict=True)])
         return joined.view(here.dtype).reshape(sum(self.counts), *here.shape[1:])
 
@@ -105,7 +106,7 @@ class RankTeam(Team):
         row = torch.zeros(_LONGEST, dtype=torch.uint8)
         row[: len(content)] = torch.frombuffer(bytearray(content), dtype=torch.uint8)
         found = [torch.empty_like(row) for _ in self.counts]
-        dist.all_gather(found, row, group=self.members)
+        _ask(dist.all_gather, found, row, group=self.members)
         return [bytes(one.tolist()).rstrip(b"\0").decode() for one in found]
 
     def own(self, everyone: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ class RankTeam(Team):
         sent = wide.view(here, places, width).transpose(0, 1).contiguous()
         found = rows.new_empty(sum(self.counts), width)
         sizes = [count * width for count in self.counts]
-        dist.all_to_all_single(found.view(-1), sent.view(-1), sizes, [here * width] * places, group=self.members)
+        _ask(dist.all_to_all_single, found.view(-1), sent.view(-1), sizes, [here * width] * places, group=self.members)
         return found
 
     def from_columns(self, columns: Tensor, num_coordinates: int) -> Tensor:
@@ -130,19 +131,19 @@ class RankTeam(Team):
         found = columns.new_empty(places, here, width)
         sizes = [count * width for count in self.counts]
         sent = columns.contiguous().view(-1)
-        dist.all_to_all_single(found.view(-1), sent, [here * width] * places, sizes, group=self.members)
+        _ask(dist.all_to_all_single, found.view(-1), sent, [here * width] * places, sizes, group=self.members)
         return found.transpose(0, 1).reshape(here, places * width)[:, :num_coordinates]
 
     def summed(self, partial: Tensor) -> Tensor:
         """The sum along the member axis, the same bits on each rank."""
         total = partial.detach().clone()
-        dist.all_reduce(total, group=self.members)
+        _ask(dist.all_reduce, total, group=self.members)
         return total
 
     def largest(self, number: int) -> int:
         """The largest of the numbers that all processes have."""
         found = torch.tensor(number, dtype=torch.int64)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.everybody)
+        _ask(dist.all_reduce, found, op=dist.ReduceOp.MAX, group=self.everybody)
         return int(found)
 
     def share(self, batch: Batch) -> tuple[Batch, float]:
@@ -169,10 +170,22 @@ class RankTeam(Team):
             torch._foreach_zero_(parts)
         for bucket in _buckets(parts):
             flat = torch.cat([part.reshape(-1) for part in bucket])
-            dist.all_reduce(flat, group=self.rows)
+            _ask(dist.all_reduce, flat, group=self.rows)
             for part, summed in zip(bucket, flat.split([part.numel() for part in bucket]), strict=True):
                 part.copy_(summed.view(part.shape))
         return parts[0], gradients
+
+
+def _ask(operation: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Carry out an operation of all ranks, or say in a sentence that one of them is gone."""
+    try:
+        operation(*arguments, **options)
+    except RuntimeError as error:
+        words = str(error).strip().splitlines()[0].rpartition("] ")[2]  # where in its source is of no use here
+        raise ExecutionError(
+            f"rank {dist.get_rank()} waited for another one that is gone or did not answer in time ({words}); start "
+            "the job again with resume=True, or with torchrun --max-restarts, to go on from its last checkpoint"
+        ) from error
 
 
 def _buckets(parts: list[Tensor]) -> Iterator[list[Tensor]]:
