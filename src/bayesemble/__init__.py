@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from bayesemble.execute import schedules as schedules
     from bayesemble.execute.loop import Loop as Loop
     from bayesemble.execute.measured import forget_measured as forget_measured
+    from bayesemble.execute.ranks.ranks import Ranks as Ranks
     from bayesemble.execute.vmap import Vmap as Vmap
     from bayesemble.methods import METHODS as METHODS
     from bayesemble.methods import register as register

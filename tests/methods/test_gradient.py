@@ -7,7 +7,7 @@ from torch import nn
 import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
-from bayesemble.core.types import Batch, Clock
+from bayesemble.core.types import Clock
 from bayesemble.methods.gradient import _adversarial
 from helpers import all_leaves, largest_difference, norm_mlp, quick_fit, small_mlp, table
 
@@ -319,15 +319,6 @@ def test_anchors_of_a_classifier_pull_towards_prior_draws():
 def test_settings_that_make_no_sense_are_refused(settings, message):
     with pytest.raises(be.SettingError, match=message):
         be.DeepEnsemble(**settings)
-
-
-def test_a_batch_keeps_rows_and_noise_together():
-    """The target noise of a row is the same in every epoch and batch."""
-    from bayesemble.methods.gradient import _with_target_noise
-
-    noise = {"noise": torch.arange(8.0).reshape(2, 4, 1)}
-    batch = Batch(torch.zeros(2, 3), torch.zeros(2, 1), rows=torch.tensor([3, 1]))
-    assert _with_target_noise(batch, noise).targets.squeeze(-1).tolist() == [[3, 1], [7, 5]]
 
 
 # --- schedule-free ---

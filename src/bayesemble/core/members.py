@@ -229,6 +229,14 @@ class State:
         whole = {name: self.members.buffers.get(name, leaf) for name, leaf in buffers.items()}
         return replace(self, members=replace(self.members, buffers=whole))
 
+    def take(self, positions: Tensor, slots: Collection[str]) -> State:
+        """Some of the members, equally weighted; of these slots their rows, other slots whole, or none of any."""
+        taken = {
+            slot: {name: leaf[positions] for name, leaf in leaves.items()} if slot in slots else leaves
+            for slot, leaves in self.slots.items()
+        }
+        return State(self.members.take(positions), taken if slots else {})
+
     @property
     def frozen(self) -> frozenset[str]:
         """Names of the leaves that no step changes: buffers that all members share."""

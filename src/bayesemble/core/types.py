@@ -152,18 +152,18 @@ class Batch:
         """Views of at most so many rows each, one after the other; None is all of them."""
         if most is None or self.num_rows <= most:
             return [self]
+        return [self.rows_between(start, min(start + most, self.num_rows)) for start in range(0, self.num_rows, most)]
 
-        def rows(leaf: Tensor, per_member: bool, start: int) -> Tensor:
-            axis = 1 if per_member else 0
-            return leaf.narrow(axis, start, min(most, leaf.shape[axis] - start))
+    def rows_between(self, start: int, stop: int) -> Batch:
+        """A view of the rows from `start` up to `stop`, of each member if they have rows of their own."""
 
-        def part(start: int) -> Batch:
-            inputs = map_tensors(lambda leaf: rows(leaf, self.inputs_per_member, start), self.inputs)
-            places = None if self.rows is None else rows(self.rows, self.rows.dim() == 2, start)
-            targets = pytree.tree_map(lambda leaf: rows(leaf, self.targets_per_member, start), self.targets)
-            return Batch(inputs, targets, places, self.inputs_per_member, self.targets_per_member)
+        def rows(leaf: Tensor, per_member: bool) -> Tensor:
+            return leaf.narrow(1 if per_member else 0, start, stop - start)
 
-        return [part(start) for start in range(0, self.num_rows, most)]
+        inputs = map_tensors(lambda leaf: rows(leaf, self.inputs_per_member), self.inputs)
+        places = None if self.rows is None else rows(self.rows, self.rows.dim() == 2)
+        targets = pytree.tree_map(lambda leaf: rows(leaf, self.targets_per_member), self.targets)
+        return Batch(inputs, targets, places, self.inputs_per_member, self.targets_per_member)
 
     def inputs_of(self, member: int) -> Inputs:
         """Give the inputs that one member sees."""

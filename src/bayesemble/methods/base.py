@@ -26,6 +26,7 @@ from bayesemble.core.types import (
     total_weight,
 )
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.task.task import BoundTask, Task
 
 
@@ -38,6 +39,8 @@ class Context:
     clock: Clock
     given_numbers: Mapping[str, Tensor] | None = None
     """`Method.numbers` as tensors, where a step is recorded."""
+    team: Team = ALONE
+    """The processes that hold the members together: whoever looks across members asks it."""
 
     @property
     def recorded(self) -> bool:
@@ -68,6 +71,18 @@ class Context:
         self, function: MemberFunction, members: Members, batch: Batch, random: list[int] | None
     ) -> tuple[Tensor, Leaves]:
         """The same for a function that draws from these seeds; each part of a batch draws numbers of its own."""
+        if random is not None and self.team.exchanges:
+            raise SettingError(
+                "Ranks(data=...) shares out the rows of a batch, for which other random numbers would be drawn than in "
+                "one process; use data=1"
+            )
+        batch, share = self.team.share(batch)
+        return self.team.over_rows(*self._gradients_here(function, members, batch, random), share)
+
+    def _gradients_here(
+        self, function: MemberFunction, members: Members, batch: Batch, random: list[int] | None
+    ) -> tuple[Tensor, Leaves]:
+        """The same for the rows that this process sees."""
         parts, allocator = batch.within(self.task.max_batch), self.task.allocator
         if len(parts) == 1:
             return self.executor.gradients(function, members, batch, random, allocator)
@@ -174,6 +189,23 @@ class Method(ABC):
         and do not look at the clock. None is a step that is on its own, as all are unless a method says otherwise.
         """
         return None
+
+    @property
+    def apart(self) -> str | None:
+        """Why members cannot be held by several processes; None if they can.
+
+        They can if each moves without regard to the others, or if the method asks `Context.team` wherever they meet.
+        """
+        return None if self.independent else f"members of {type(self).__name__} may need one another"
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether members that are held by several processes meet in steps."""
+        return not self.independent
+
+    def common_leaves(self, slot: str, leaves: Leaves) -> tuple[str, ...]:
+        """Leaves of a slot that are the same for all members, whoever holds them; those without axes always are."""
+        return ()
 
     @property
     def steps_alike(self) -> bool:

@@ -24,7 +24,6 @@ from bayesemble.core.types import (
     Leaves,
     MemberFunction,
     Outputs,
-    WeightedTargets,
     map_tensors,
     tensors_of,
 )
@@ -32,9 +31,9 @@ from bayesemble.execute.optimizers import rates
 from bayesemble.execute.optimizers.fused import EPSILON, FUSED, SCHEDULE_FREE, Optimizer, clip_per_member
 from bayesemble.execute.optimizers.of_torch import BY_NAME, Factory, OfTorch, TorchOptimizer, as_setting, name_of
 from bayesemble.execute.schedules import SCHEDULES, ScheduleLike, resolve
+from bayesemble.methods.anchors import anchors, with_target_noise
 from bayesemble.methods.base import Context, Method
 from bayesemble.methods.geometry.batch_norm import norm_buffers
-from bayesemble.task.priors import NormalPrior
 from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.task.task import BoundTask
 
@@ -223,7 +222,7 @@ class GradientMethod(Method):
             own = task.prior.member_factors(whole, seeds.generator(seed, "priors of members"))
             slots[PRIOR_SLOT] = {"factor": own[numbers.start : numbers.stop]}
         if self.anchored:
-            slots |= _anchors(self, task, seed)
+            slots |= anchors(self.num_members, task, seed)
         return State(members, slots)
 
     def new_members(self, task: BoundTask, seed: int) -> Members:
@@ -247,7 +246,7 @@ class GradientMethod(Method):
     def uphill(self, state: State, batch: Batch, context: Context) -> tuple[Leaves, Info]:
         """Gradient of each member's log joint, estimated from a batch; and its loss, the mean of -log p(y|f)."""
         if self.anchored:
-            batch = _with_target_noise(batch, state.slots.get("target_noise"))
+            batch = with_target_noise(batch, state.slots.get("target_noise"))
         at = replace(state.members, params=self.make_optimizer().looked_at(state.members.params, state.slots))
         values, gradients = self.likelihood_gradients(at, batch, context)
         center, factor = state.slots.get("anchor"), prior_factor(state)
@@ -321,49 +320,6 @@ def in_turn(members: Members, numbers: Sequence[int], own: Collection[str] = ())
 
     weights = torch.full((num,), 1 / num, dtype=members.weights.dtype, device=members.weights.device)
     return Members(spread(members.params), spread(members.buffers), weights, shared)
-
-
-def _anchors(method: GradientMethod, task: BoundTask, seed: int) -> dict[str, Leaves]:
-    """Randomise-then-optimise: what each member's prior mean and targets are shifted by.
-
-    A member that minimises |y + e - f|^2 / (2 s^2) + |w - a|^2 / (2 std^2), with a ~ prior and e ~ Normal(0, s^2),
-    is an exact posterior draw for a linear model with known noise s; otherwise it is an approximate one. Where the
-    likelihood has no fixed Gaussian noise, only the prior is randomised.
-
-    Reference: Pearce et al. (2020), with the target noise of Bardsley et al. (2014).
-    """
-    if not isinstance(task.prior, NormalPrior):
-        raise SettingError(f"anchored=True needs a NormalPrior to draw anchors from, the task has {task.prior}")
-    if task.mixed:
-        raise SettingError("anchored=True needs one architecture for all members, the task has several")
-    spread = (task.temperature / task.prior_weight) ** 0.5
-
-    def generators(name: str) -> list[torch.Generator]:
-        return [seeds.generator(seed, "member", i, name) for i in range(method.num_members)]
-
-    around_zero, centers = task.prior.at_zero(), task.prior.centers
-    drawn = [around_zero.sample(task.shapes, generator, task.dtype) for generator in generators("anchor")]
-    anchors = {name: torch.stack([one[name] for one in drawn]) * spread for name in task.shapes}
-    slots = {"anchor": {name: leaf + centers[name].to(leaf) if centers else leaf for name, leaf in anchors.items()}}
-    known = task.likelihood.target_noise()
-    if known is not None:
-        assert task.output_shape is not None  # it has met its data
-        shape = (task.num_rows, *task.output_shape)
-        noise = [torch.randn(shape, generator=g, dtype=task.dtype) for g in generators("target noise")]
-        slots["target_noise"] = {"noise": torch.stack(noise) * known * spread}
-    return slots
-
-
-def _with_target_noise(batch: Batch, slot: Leaves | None) -> Batch:
-    if slot is None:
-        return batch
-    if isinstance(batch.targets, WeightedTargets):
-        raise SettingError("anchored=True adds noise of one size to all targets, which rows with weights do not have")
-    if batch.rows is None:
-        raise SettingError("anchored=True perturbs each row's target: pass arrays, tensors or a TensorDataset")
-    noise, members = slot["noise"], torch.arange(len(slot["noise"])).unsqueeze(1)
-    rows = batch.rows if batch.rows.dim() == 2 else batch.rows.unsqueeze(0)
-    return replace(batch, targets=batch.targets + noise[members, rows], targets_per_member=True)
 
 
 def observe(

@@ -280,12 +280,7 @@ class Ensemble:
 
     def keep(self, indices: Sequence[int]) -> Ensemble:
         """An ensemble of some of the members, equally weighted. It predicts, but cannot be trained further."""
-        state, positions, own = self.state, torch.as_tensor(list(indices)), self.method.drawn_slots
-        slots = {
-            slot: {name: leaf[positions] for name, leaf in leaves.items()} if slot in own else leaves
-            for slot, leaves in state.slots.items()
-        }
-        kept = State(state.members.take(positions), slots if own else {})
+        kept = self.state.take(torch.as_tensor(list(indices)), self.method.drawn_slots)
         return replace(self, method=replace(self.method, num_members=len(indices)), state=kept, part=None)
 
     def save(self, folder: str | Path, *, backbone: bool = False) -> None:

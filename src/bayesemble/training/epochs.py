@@ -18,10 +18,12 @@ from bayesemble.core.members import State
 from bayesemble.core.offload import Allocator
 from bayesemble.core.types import Batch, Clock, Info, in_parts
 from bayesemble.execute.executor import thread_count
+from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 from bayesemble.task.starts.checks import Clones
 from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.over_ranks.telling import AgreedStop, check_finite_everywhere, mixture_log_prob, told_by_all
 from bayesemble.training.progress import Progress
 from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -43,21 +45,22 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
     taken = standing.epoch * plan.steps + standing.step
     try:
         with (
-            stop_requests(by_sigterm=plan.folder is not None) as request,
+            stop_requests(by_sigterm=plan.folder is not None) as noted,
             thread_count(ensemble.executor),
-            Progress(plan.epochs, plan.total_steps, taken, progress) as bar,
+            Progress(plan.epochs, plan.total_steps, taken, progress and plan.team.is_first) as bar,
         ):
+            request = noted if plan.team is ALONE else AgreedStop(noted, plan.team)
             bar.say(f"executor: {ensemble.executor} ({ensemble.execution})")
             for name, words in ensemble.method.resolved(ensemble.task).items():
                 bar.say(f"{name}: {words}")
-            steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken)
+            steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken, team=plan.team)
             with request.noting():
                 plan.callbacks.start(ensemble)
             run = _through_epochs(run, steps, source, held_out, plan, bar, request)
             with request.noting():
                 plan.callbacks.end(run.ensemble)
     except TrainingError as error:
-        if request.signal is not None:
+        if noted.signal is not None:
             raise Interrupted(f"stopped; nothing can be handed back: {error}", None) from error
         if plan.folder is None or not checkpoints.exists(plan.folder):
             raise
@@ -85,12 +88,14 @@ def _through_epochs(
         run = _train_epoch(run, steps, source, rows, plan, bar, request, due)
         if not run.standing.step:
             run = after_epoch(run, held_out, plan, bar, request)
+        if isinstance(request, AgreedStop):
+            request.agree()
         ended = run.standing.trained or (not run.standing.step and due.after_epoch(run.standing, plan.steps))
         if plan.folder is not None and ended:
-            run.save(plan.folder, plan.keep_checkpoints)
+            run.save(plan.folder, plan.keep_checkpoints, plan.spread)
             saved = run
     if plan.folder is not None and request.signal is not None and saved is not run:
-        run.save(plan.folder, plan.keep_checkpoints)
+        run.save(plan.folder, plan.keep_checkpoints, plan.spread)
     if request.signal == signal.SIGTERM:
         logger.warning("ended by SIGTERM %s; resumed, training goes on from %s", run.standing, plan.folder)
     return run
@@ -102,7 +107,7 @@ def after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progres
         run.ensemble.recording.add(run.standing.epoch, run.ensemble.state.members)
     run = _validated(run, held_out, plan)
     with request.noting():
-        if plan.callbacks.epoch(run.ensemble.state, run.ensemble.history[-1]):
+        if plan.team.largest(plan.callbacks.epoch(run.ensemble.state, run.ensemble.history[-1])):
             run = replace(run, standing=replace(run.standing, stopped=True))
     bar.row(run.ensemble.history[-1])
     return run
@@ -147,16 +152,17 @@ def _train_epoch(
         if stopped or request.signal is not None:
             break
         if within and step < plan.steps and due.after_step(epoch * plan.steps + step):
-            _save_within(now(_with_first_losses(standing, told)), plan)
+            _save_within(now(_with_first_losses(standing, told_by_all(told[:1], plan.team))), plan)
     if not told:  # an end was asked for before the first batch came
         return run
+    told = told_by_all(told, plan.team)
     standing = _with_first_losses(standing, told)
     if before is None:
-        check_finite(state, told, epoch + 1)
+        check_finite(state, told, epoch + 1, plan.team)
     else:
         state, standing = _leave_behind(state, before, told, standing)
     run = now(replace(standing, stopped=stopped))
-    return run if request.signal is not None and not stopped and step < plan.steps else with_row(run)
+    return run if request.signal is not None and not stopped and step < plan.steps else with_row(run, plan.team)
 
 
 def _with_first_losses(standing: Standing, told: list[Info]) -> Standing:
@@ -166,11 +172,11 @@ def _with_first_losses(standing: Standing, told: list[Info]) -> Standing:
 def _save_within(run: Run, plan: Plan) -> None:
     """Write a checkpoint within an epoch; members that are no longer finite are the end of the epoch's concern."""
     try:
-        check_finite(run.ensemble.state, run.gathered, run.standing.epoch + 1)
+        check_finite(run.ensemble.state, told_by_all(run.gathered, plan.team), run.standing.epoch + 1, plan.team)
     except TrainingError:
         return
     assert plan.folder is not None
-    run.save(plan.folder, plan.keep_checkpoints)
+    run.save(plan.folder, plan.keep_checkpoints, plan.spread)
 
 
 def first_losses(info: Info) -> list[float | None]:
@@ -189,7 +195,7 @@ def _validated(run: Run, held_out: BatchSource | None, plan: Plan) -> Run:
     """Take the validation loss, keep the state if it is the best so far, and stop if it was not for too long."""
     if held_out is None:
         return run
-    loss, standing = _validation_loss(run.ensemble, held_out), run.standing
+    loss, standing = _validation_loss(run.ensemble, held_out, plan.team), run.standing
     ensemble = with_figure(run.ensemble, "validation_loss", loss)
     if loss < standing.best_loss:
         keep = plan.keep_best or plan.patience is not None
@@ -220,11 +226,11 @@ def _step(take_step: Steps, state: State, batch: Batch, clock: Clock) -> tuple[S
         raise
 
 
-def with_row(run: Run) -> Run:
+def with_row(run: Run, team: Team = ALONE) -> Run:
     """The run after its epoch, with what the epoch told in the history."""
     ensemble, standing, epoch = run.ensemble, run.standing, run.standing.epoch + 1
     row: Row = {"epoch": epoch}
-    row["gradients"] = _count_gradients(run.gathered, ensemble.method)
+    row["gradients"] = _count_gradients(run.gathered, ensemble.method, team)
     row |= _means(run.gathered, standing)
     row["seconds"] = standing.seconds
     lost = [one for one in standing.dropped if one["epoch"] == epoch]
@@ -233,10 +239,11 @@ def with_row(run: Run) -> Run:
     return replace(run, ensemble=ensemble, standing=replace(standing, epoch=epoch, step=0, seconds=0.0), gathered=[])
 
 
-def _count_gradients(told: list[Info], method: Method) -> int:
+def _count_gradients(told: list[Info], method: Method, team: Team) -> int:
     """Gradients of one network on one batch that the steps of an epoch took; most methods take as many in each."""
     reported = [info.pop("gradients", None) for info in told]
-    return sum(method.gradients_per_step if count is None else int(count.sum()) for count in reported)
+    usual = int(team.summed(torch.tensor(method.gradients_per_step)))
+    return sum(usual if count is None else int(count.sum()) for count in reported)
 
 
 def _means(told: list[Info], standing: Standing) -> Row:
@@ -248,7 +255,7 @@ def _means(told: list[Info], standing: Standing) -> Row:
     return means
 
 
-def check_finite(state: State, told: list[Info], epoch: int) -> None:
+def check_finite(state: State, told: list[Info], epoch: int, team: Team = ALONE) -> None:
     """Stop before numbers that are not finite are saved or returned: a loss can be finite where its gradient is not."""
     losses = torch.stack([info["loss"] for info in told])
     if not losses.isfinite().all():
@@ -258,9 +265,10 @@ def check_finite(state: State, told: list[Info], epoch: int) -> None:
             f"{_ADVICE}, or check the scale of the inputs"
         )
     found = state.members.first_not_finite()
+    check_finite_everywhere(found, team)
     if found is not None:
         member, name = found
-        whose = "all members" if member is None else f"member {member}"
+        whose = "all members" if member is None else f"member {team.first + member}"
         raise TrainingError(
             f"{name} of {whose} is no longer finite after epoch {epoch}, though the loss was; {_ADVICE}, "
             "or look for a gradient that divides by zero"
@@ -298,7 +306,7 @@ def _leave_behind(state: State, before: State, told: list[Info], standing: Stand
     return replace(state, members=members), replace(standing, dropped=[*standing.dropped, *found])
 
 
-def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
+def _validation_loss(ensemble: Ensemble, held_out: BatchSource, team: Team = ALONE) -> float:
     """-log p(y|x) of the averaged prediction; where members have data of their own, the mean of their own losses."""
     predict, total, count = ensemble.predictor(), 0.0, 0.0
     per_member = isinstance(held_out, ArraySource) and held_out.per_member
@@ -310,6 +318,8 @@ def _validation_loss(ensemble: Ensemble, held_out: BatchSource) -> float:
             counts = torch.ones_like(log_prob, dtype=torch.bool)
         else:
             log_prob, counts = predictive.log_prob(targets), predictive.rows_that_count(targets)
+            if team is not ALONE:
+                log_prob = mixture_log_prob(predictive.member_log_prob(targets), team)
         own = counts.double() if weights is None else counts * weights.cpu().double()
         total -= float((own * log_prob.double())[own > 0].sum())
         count += float(own.sum())

@@ -16,6 +16,7 @@ from bayesemble.core.settings import require
 from bayesemble.core.types import Batch
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.kept_memory import kept_memory
+from bayesemble.execute.ranks.ranks import Ranks
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.task import Task
@@ -23,13 +24,14 @@ from bayesemble.training.batches import BatchSource
 from bayesemble.training.callbacks.base import OnEpoch
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import HANDED, train, with_figure
+from bayesemble.training.over_ranks.spreading import held_elsewhere, spread, whole_ensemble
 from bayesemble.training.prepare import Ready, prepare
 from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.run_lock import holding
 
 
-@holding("checkpoint")
+@holding("checkpoint", unless=lambda given: held_elsewhere(given.get("executor")))
 def fit(
     task: Task,
     method: Method,
@@ -41,7 +43,7 @@ def fit(
     patience: int | None = None,
     keep_best: bool = False,
     seed: int = 0,
-    executor: str | Executor = "auto",
+    executor: str | Executor | Ranks = "auto",
     device: str | torch.device | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: int | str = 1,
@@ -79,7 +81,8 @@ def fit(
         keep_best: Return the state with the best validation loss instead of the last.
         seed: All randomness derives from it.
         executor: "loop", "vmap", an object such as `Vmap(chunk=4)`, "auto" for the one that a rule gives for this
-            network, members and batch, or "measure" to time them on the first batch.
+            network, members and batch, or "measure" to time them on the first batch. `Ranks(...)`, or "ranks", spreads
+            members over the processes of a job, as torchrun starts it: see docs/scale.md.
         device: Where to train; None is the CPU.
         checkpoint: Folder to save the run in.
         checkpoint_every: Epochs between checkpoints, or a text such as "500 steps" or "60 s", for checkpoints within an
@@ -132,9 +135,13 @@ def fit(
     run. All this is so in the main thread, and where you have no handlers of your own for these signals.
     """
     require(on_interrupt in ("raise", "return"), f"on_interrupt is 'raise' or 'return', not {on_interrupt!r}")
+    asked: dict[str, Any] = {"offload": offload, "record": record, "cache": cache, "start": start, "device": device}
+    asked |= {"callbacks": callbacks, "checkpoint_every": checkpoint_every, "validation": validation}
+    asked |= {"on_nonfinite": on_nonfinite, "members": members}
+    shared = spread(executor, task, method, asked)
     ready = prepare(
         task,
-        method,
+        shared.own,
         data,
         epochs=epochs,
         batch_size=batch_size,
@@ -142,7 +149,7 @@ def fit(
         patience=patience,
         keep_best=keep_best,
         seed=seed,
-        executor=executor,
+        executor=shared.inner,
         device=device,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
@@ -160,10 +167,11 @@ def fit(
         callbacks=callbacks,
         weights=weights,
         members=members,
+        spread=shared,
     )
     try:
         with kept_memory():
-            return complete(ready, train(*ready, progress))
+            return whole_ensemble(complete(ready, train(*ready, progress)), shared)
     except Interrupted as stopped:
         if on_interrupt == "raise" or stopped.ensemble is None:
             raise
@@ -183,7 +191,7 @@ def complete(ready: Ready, run: Run) -> Ensemble:
         except KeyboardInterrupt:
             raise Interrupted(f"stopped while the method completed what was trained; {HANDED}", run.result()) from None
         if plan.folder is not None and (run.ensemble.state is not trained or not plan.epochs):
-            run.save(plan.folder, plan.keep_checkpoints)
+            run.save(plan.folder, plan.keep_checkpoints, plan.spread)
     return run.result()
 
 
@@ -212,7 +220,10 @@ def _finish(run: Run, source: BatchSource, plan: Plan) -> Run:
         sizes = [size for size in (plan.batch_size, ensemble.task.max_batch) if size is not None]
         return source.in_order(min(sizes, default=None))
 
-    context, start = Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0)), time.perf_counter()
+    context, start = (
+        Context(ensemble.task, ensemble.executor, plan.clock(plan.epochs, 0), team=plan.team),
+        time.perf_counter(),
+    )
     with thread_count(ensemble.executor):
         finished = ensemble.method.finish(state, data, context)
     if finished is not state and ensemble.history:

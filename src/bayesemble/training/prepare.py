@@ -19,6 +19,7 @@ from bayesemble.core.types import in_parts, widest
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.precision import check_precision
+from bayesemble.execute.ranks.team import ALONE
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.methods.geometry.batch_norm import norm_buffers
@@ -27,13 +28,15 @@ from bayesemble.task.first_look import warn_of_scale
 from bayesemble.task.starts.center import check_same_center, on_device
 from bayesemble.task.starts.checks import refuse_trained
 from bayesemble.task.task import BoundTask, Task
-from bayesemble.training.batches import BatchSource, source_for
+from bayesemble.training.batches import ArraySource, BatchSource, source_for
 from bayesemble.training.callbacks.base import Callbacks, OnEpoch
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
 from bayesemble.training.incoming.parts import Part, check_part, own_rows
+from bayesemble.training.over_ranks.spreading import Spread, agreed, check_task
+from bayesemble.training.over_ranks.states import check_common, check_same_standing, find_checkpoint
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -43,8 +46,7 @@ from bayesemble.training.run_folders.due import Every
 from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.loading import restore
 from bayesemble.training.run_folders.recording import FOLDER, Recording
-from bayesemble.training.run_folders.same_run import check_same_run
-from bayesemble.training.run_folders.standing import Standing
+from bayesemble.training.run_folders.standing import Standing, check_same_run
 
 
 class Ready(NamedTuple):
@@ -85,10 +87,12 @@ def prepare(
     callbacks: Sequence[Any] = (),
     weights: bool = False,
     members: range | None = None,
+    spread: Spread | None = None,
 ) -> Ready:
     """Refuse settings that do not go together, and make the run, or find it. The arguments are those of `fit`.
 
-    The executor may also be one that was chosen before, for a run like this one.
+    The executor may also be one that was chosen before, for a run like this one. `spread` says which processes hold the
+    members; the method and the executor are then those of the members here.
     """
     wish = executor.executor if isinstance(executor, Choice) else executor
     epochs = whole(epochs, f"epochs must be a whole number from 0, got {epochs!r}", least=0)
@@ -100,13 +104,16 @@ def prepare(
         max_batch = whole(max_batch, f"max_batch must be a whole number of rows from 1, or None, got {max_batch!r}")
     _check_settings(validation, patience, keep_best, checkpoint, resume)
     require(epochs > 0 or validation is None, "validation is looked at after each epoch, of which epochs=0 has none")
-    every, called = Every.parse(checkpoint_every), Callbacks(callbacks, on_epoch)
+    team = ALONE if spread is None else spread.team
+    every, called = Every.parse(checkpoint_every), Callbacks(callbacks if team.is_first else (), on_epoch)
     whole(keep_checkpoints, f"keep_checkpoints must be a whole number from 1, got {keep_checkpoints!r}")
     require(record in (None, "epoch"), f"record is 'epoch' or None, not {record!r}")
     _check_method(method)
     part = None if members is None else check_part(method, members, patience, keep_best)
     if part is not None:
         method, seed = part.own_method, part.seed(seed)
+    elif spread is not None and spread.part is not None:
+        seed = spread.part.seed(seed)
     _check_nonfinite(method, on_nonfinite)
     change = _checked_change(method, change, resume)
     device = _usable(device, task.dtype)
@@ -115,6 +122,7 @@ def prepare(
     source = own_rows(source_for(task, data, batch_size, weights=weights), part)
     bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
     source = source.checked(bound, training=True).to(device)
+    check_task(bound, team, isinstance(source, ArraySource) and source.per_member)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)
     check_precision(precision, bound.dtype, device)
@@ -132,7 +140,8 @@ def prepare(
         held_out.check_members(method.num_members)
 
     _check_cache(cache, method, [folder for folder in (offload, checkpoint) if folder is not None])
-    found = _find_checkpoint(checkpoint, resume, mapped=offload is not None)
+    all_members = method if spread is None or team is ALONE else spread.whole
+    found = find_checkpoint(checkpoint, resume, offload is not None, all_members, team)
     used = {} if checkpoint is None else {"training": source, "validation": held_out}
     allocator = MEMORY if offload is None else Disk(offload)
     placed = replace(bound, allocator=allocator, precision=precision, max_batch=max_batch)
@@ -150,6 +159,8 @@ def prepare(
         keep_checkpoints=keep_checkpoints,
         callbacks=called,
         data={name: rows.fingerprint() for name, rows in used.items() if rows is not None},
+        team=team,
+        whole=all_members,
     )
     features, plain = None if method.changes_inputs else FrozenFeatures.of(placed, device), source
     source, held_out = with_features(source, held_out, features, cache)
@@ -276,16 +287,6 @@ def _check_cache(cache: Cache, method: Method, others: list[str | Path]) -> None
         raise SettingError(f"cache needs a folder of its own, {cache} is that of offload or checkpoint")
 
 
-def _find_checkpoint(folder: str | Path | None, resume: bool, mapped: bool) -> Checkpoint | None:
-    if folder is None or not checkpoints.exists(folder):
-        return None
-    if not resume:
-        raise CheckpointError(
-            f"{folder} already holds a run; pass resume=True to go on with it, or choose another folder"
-        )
-    return checkpoints.recover(folder, mapped)
-
-
 def _members_of(start: Ensemble) -> Members:
     """The members that go on from an ensemble; what held-out rows said of them holds no longer."""
     if start.calibration is not None:
@@ -326,8 +327,10 @@ def _start(
     recorded = alike and not task.stochastic
     steps = plan.total_steps if recorded else 0
     choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
-    arranged = choice.executor.arrange(state)
-    ensemble = Ensemble(task, method, arranged, choice.executor, int(plan.seed), [], choice.reason, part=part)
+    check_common(state, method, plan.team)
+    executor = agreed(choice.executor, plan.team)
+    arranged = executor.arrange(state)
+    ensemble = Ensemble(task, method, arranged, executor, int(plan.seed), [], choice.reason, part=part)
     standing = Standing(0, plan.epochs, plan.batch_size, task.max_batch, task.precision, data=plan.data)
     return Run(ensemble, standing)
 
@@ -367,7 +370,8 @@ def _resume(
     found = with_backbone(found, task, "the checkpoint")
     saved = restore(found, task.model, task.output, "the checkpoint")
     check_same_center(saved.task.prior, task.prior)
-    here = Ensemble(task, method, saved.state, saved.executor, plan.seed).describe()
+    check_same_standing(standing.epoch * plan.steps + standing.step, plan.team)
+    here = Ensemble(task, plan.whole or method, saved.state, saved.executor, plan.seed).describe()
     asked = {"members": str(part or "all")} | {key: here[key] for key in ("task", "method", "seed")}
     asked |= {"batch_size": plan.batch_size, "max_batch": task.max_batch, "precision": task.precision}
     held = {"members": str(saved.part or "all")} | {key: found.run[key] for key in ("task", "method", "seed")}

@@ -10,8 +10,11 @@ import torch
 from bayesemble.core.members import State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Clock, Info
+from bayesemble.execute.ranks.team import ALONE, Team
+from bayesemble.methods import Method
 from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
+from bayesemble.training.over_ranks.states import sharded
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.checkpoint import Checkpoint
 from bayesemble.training.run_folders.due import EVERY_EPOCH, Every
@@ -39,6 +42,15 @@ class Plan:
     callbacks: Callbacks = field(default_factory=Callbacks)
     data: dict[str, Fingerprint] = field(default_factory=dict)
     """What tells the rows of "training" and "validation" from others, if there is a folder."""
+    team: Team = ALONE
+    """The processes that hold the members."""
+    whole: Method | None = None
+    """The method of all members, if there are several processes."""
+
+    @property
+    def spread(self) -> tuple[Team, Method | None]:
+        """Who holds the members, and the method of them all."""
+        return self.team, self.whole
 
     @property
     def total_steps(self) -> int:
@@ -66,15 +78,17 @@ class Run:
         state = settled(self.best or self.ensemble.state, task.allocator)
         return replace(self.ensemble, task=replace(task, allocator=MEMORY, precision=None, max_batch=None), state=state)
 
-    def save(self, folder: str | Path, keep: int) -> None:
-        """Write a checkpoint."""
-        kept = replace(self.ensemble, state=self.best or self.ensemble.state)
+    def save(self, folder: str | Path, keep: int, spread: tuple[Team, Method | None] = (ALONE, None)) -> None:
+        """Write a checkpoint; where several processes hold the members, each writes its own."""
+        team, whole = spread
+        kept = replace(self.ensemble, state=self.best or self.ensemble.state, method=whole or self.ensemble.method)
         described = kept.describe() | {"progress": self.standing.to_json()}
         told = {name: torch.stack([info[name] for info in self.gathered]) for name in (self.gathered or [{}])[0]}
         found = Checkpoint(
             described, self.ensemble.state, self.ensemble.history, self.best, told, self.ensemble.prior_centers
         )
-        checkpoints.write(folder, found, keep)
+        found, shards = (found, None) if team is ALONE else sharded(found, self.ensemble.method, team)
+        checkpoints.write(folder, found, keep, shards)
 
 
 def told_by_step(told: dict[str, torch.Tensor], steps: int) -> list[Info]:

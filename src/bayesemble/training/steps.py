@@ -27,6 +27,7 @@ from bayesemble.execute.programs.compiled import compiled
 from bayesemble.execute.programs.members import CompiledLoop
 from bayesemble.execute.programs.program import Replay, replayed, tidy
 from bayesemble.execute.programs.recorder import Record, Recorder
+from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.task import BoundTask
@@ -55,8 +56,8 @@ class _Program:
 class Steps:
     """Takes steps of a method, one after the other."""
 
-    def __init__(self, method: Method, task: BoundTask, executor: Executor, fresh: bool) -> None:
-        self.method, self.task, self.executor = method, task, executor
+    def __init__(self, method: Method, task: BoundTask, executor: Executor, fresh: bool, team: Team = ALONE) -> None:
+        self.method, self.task, self.executor, self.team = method, task, executor, team
         self._may_fall_back = fresh
         self._programs: dict[Hashable, _Program | None] = {}
         self._layouts: dict[Hashable, int] = {}
@@ -77,7 +78,7 @@ class Steps:
 
     def __call__(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
         """Take a step. The tensors of the state may be changed in place; use only what is returned."""
-        context = Context(self.task, self._running, clock)
+        context = Context(self.task, self._running, clock, team=self.team)
         worth = self._recording and (clock.total_steps >= _FEWEST_STEPS or self.executor.steps == "compiled")
         kind = self.method.kind_of_step(context) if worth else None
         if kind is None:
@@ -107,6 +108,8 @@ class Steps:
             "the network draws random numbers": self.task.stochastic,
             "the network runs parts of itself again in the backward pass": self.task.recomputes,
             "members lie on disk": self.task.allocator.on_disk,
+            "ranks wait for one another in each step": self.team is not ALONE
+            and (self.team.exchanges or self.method.exchanges),
             "the network has hooks, which a record would not call": hooks,
             f"no two steps of {type(self.method).__name__} are alike": alone and whole,
             f"{self.method.unrecorded}, which looks at what it keeps": whole and self.method.unrecorded is not None,
@@ -119,7 +122,7 @@ class Steps:
         self._layout = self._layouts.setdefault(tuple(_places_of(state)), len(self._layouts))
 
     def _eager(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
-        return self.method.step(state, batch, Context(self.task, self._running, clock))
+        return self.method.step(state, batch, Context(self.task, self._running, clock, team=self.team))
 
     def _replayed(self, program: _Program, state: State, tensors: list[Tensor], clock: Clock) -> tuple[State, Info]:
         found = program.replay(*self._leaves, *tensors, *self._numbers(clock, state).values())

@@ -4,7 +4,8 @@ from dataclasses import fields
 
 import pytest
 
-from bayesemble.training.run_folders.standing import Standing
+from bayesemble.core.errors import CheckpointError
+from bayesemble.training.run_folders.standing import Standing, check_same_run
 
 
 @pytest.mark.parametrize(
@@ -53,3 +54,17 @@ def test_training_is_over_after_its_last_epoch_or_when_it_was_stopped():
 def test_it_says_where_it_is():
     assert str(Standing(2, 3, None)) == "after epoch 2, of 3 epochs"
     assert str(Standing(2, 3, None, step=5)) == "after step 5 of epoch 3, of 3 epochs"
+
+
+HELD = {"seed": 1, "method": {"learning_rate": 0.1, "clip": None}}
+
+
+def test_what_may_change_is_told_and_all_else_is_refused():
+    other = {"seed": 1, "method": {"learning_rate": 0.2, "clip": None}}
+    assert check_same_run(HELD, HELD, ["learning_rate"], 3) == []
+    changed = check_same_run(HELD, other, ["learning_rate"], 3)
+    assert changed == [{"epoch": 3, "setting": "learning_rate", "from": 0.1, "to": 0.2}]
+    with pytest.raises(CheckpointError, match="made with method"):
+        check_same_run(HELD, other, ["clip"], 3)
+    with pytest.raises(CheckpointError, match="made with seed 1, now it is 2"):
+        check_same_run(HELD, HELD | {"seed": 2}, ["clip"], 3)

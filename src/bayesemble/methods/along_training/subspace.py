@@ -97,6 +97,16 @@ class Subspace(GradientMethod):
         """Number of coordinates of each member."""
         return (2 if self.basis == "curve" else 5) if self.dim is None else self.dim
 
+    @property
+    def apart(self) -> str | None:
+        """Curves lead from member to member."""
+        return "curves lead from one member to the next" if self.basis == "curve" else None
+
+    @property
+    def exchanges(self) -> bool:
+        """Members that can be held apart do not meet."""
+        return False
+
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with nothing collected."""
         if self.prior == "task" and not isinstance(task.prior, NormalPrior):

@@ -185,6 +185,10 @@ class Patched(GradientMethod):
                     leaf.copy_(task.prior.sample({name: shape}, own, task.dtype)[name])
         return state
 
+    def common_leaves(self, slot: str, leaves: Leaves) -> tuple[str, ...]:
+        """What is drawn, and how, is the same for all members."""
+        return tuple(leaves) if slot == PATCHES_SLOT else ()
+
     def init(self, task: BoundTask, seed: int) -> State:
         """Start from the network's own initialisation, or from a trained network, and spread the components."""
         members, patches = self.new_members(task, seed), self.patches(task)

@@ -83,7 +83,7 @@ class FunctionSpace(Space):
         count = self.prior_draws
         drawn = [_prior_draw(task, seed, number - count) for number in range(count)]
         pool = {name: torch.stack([one[name] for one in drawn]) for name in task.shapes}
-        fresh = task.new_members(count, seed)
+        fresh = task.new_members(count, int(seed))  # the same networks, whichever members are here
         buffers = {name: leaf for name, leaf in fresh.buffers.items() if name not in state.members.shared}
         return replace(state, slots=state.slots | {_POOL: pool, _POOL_BUFFERS: buffers})
 
@@ -113,9 +113,13 @@ class FunctionSpace(Space):
         gradients = context.executor.coupled_gradients(function, number, members, batch, random, task.allocator)
         direction = task.data_gradient(gradients)
         if not self.function_prior:
-            _add_prior_over_weights(direction, state, task, method.driven(context), number.shares)
+            _add_prior_over_weights(direction, state, context, method.driven(context), number.shares)
         state = method.ascend(interacting.keep_estimate(state, number.norms) if measure else state, direction, context)
         return state, {"loss": number.losses} | interacting.told(state, method.driven(context), task)
+
+    def common_leaves(self, slot: str, leaves: Leaves) -> tuple[str, ...]:
+        """The networks drawn from the prior are those of all members."""
+        return tuple(leaves) if slot in (_POOL, _POOL_BUFFERS) else super().common_leaves(slot, leaves)
 
     def kind_of_step(self, context: Context) -> Hashable | None:
         """Steps are on their own where points or networks are drawn at random."""
@@ -227,29 +231,30 @@ class _NumberToClimb:
 
     def __call__(self, outputs: Outputs) -> Tensor:
         """factor * log likelihoods + f . u, where u counts as constant."""
-        task, factor = self.context.task, self.method.driven(self.context)
+        task, factor, team = self.context.task, self.method.driven(self.context), self.context.team
         log_likelihood = _log_likelihoods(task, outputs, self.batch)
         self.losses = -log_likelihood.detach()
         features = outputs["features"].flatten(1)
-        positions = features.detach() if self.finished is None else torch.cat([self.finished, features.detach()])
+        here = team.everyone(features.detach())
+        positions = here if self.finished is None else torch.cat([self.finished, here])
         gram, dim = interacting.products([positions], self.method.centred)
         interacting.check_finite(gram, "outputs", self.context)
         forces = self.method.forces_in(task, gram, dim - self.space.dependent(task, outputs["features"][0]))
         pull = task.prior_weight * self.space.prior_every * _prior_score(self.prior, features.detach())
-        push = -forces.repelling[-len(features) :].to(features) @ (
-            positions - positions[0] if self.method.centred else positions
-        )
+        moving = team.own(forces.repelling[-len(here) :].to(features))
+        push = -moving @ (positions - positions[0] if self.method.centred else positions)
         drift = log_likelihood.sum()
         self.shares = None if forces.driving is None else forces.driving.to(features)
         if self.measure or self.shares is not None:
             slope = torch.autograd.grad(drift, outputs["outputs"], retain_graph=True)[0].flatten(1)
         if self.measure:
             driving = factor * torch.cat([task.data_factor * slope, pull], 1).norm(dim=1)
-            self.norms = interacting.norms(driving, forces.repelling, gram)
+            self.norms = interacting.norms(driving, forces.repelling, gram, team)
             interacting.watch(self.norms, self.context)
         if self.shares is not None:  # members share what drives them: D s in the place of s
-            pull = self.shares @ pull
-            drift = drift + (outputs["outputs"].flatten(1) * (self.shares @ slope - slope)).sum()
+            own = team.own(self.shares)
+            pull = own @ team.everyone(pull)
+            drift = drift + (outputs["outputs"].flatten(1) * (own @ team.everyone(slope) - slope)).sum()
         return factor * drift + (features * (factor * pull + push)).sum() / task.data_factor
 
 
@@ -266,10 +271,10 @@ def _log_likelihoods(task: BoundTask, outputs: Outputs, batch: Batch) -> Tensor:
 
 
 def _add_prior_over_weights(
-    direction: Leaves, state: State, task: BoundTask, factor: float | Tensor, shares: Tensor | None
+    direction: Leaves, state: State, context: Context, factor: float | Tensor, shares: Tensor | None
 ) -> None:
     """Add the gradient of the prior over weights, in place; members share it as they share that of the likelihood."""
-    members, own_factor = state.members, prior_factor(state)
+    members, own_factor, task, team = state.members, prior_factor(state), context.task, context.team
     factor = factor if own_factor is None else factor * own_factor
     if shares is None:
         task.add_prior_gradient(direction, members.params, factor=factor)
@@ -278,7 +283,10 @@ def _add_prior_over_weights(
     task.add_prior_gradient(prior, members.params, factor=factor)
     for name, leaf in direction.items():
         own = prior[name]
-        leaf.add_(own if name in members.shared else (shares.to(own.dtype) @ own.flatten(1)).view_as(own))
+        if name not in members.shared:
+            rows = own.flatten(1)
+            own = team.from_columns(shares.to(own.dtype) @ team.columns(rows), rows.shape[1]).view_as(own)
+        leaf.add_(own)
 
 
 def _prior_score(prior: Tensor | None, features: Tensor) -> Tensor:

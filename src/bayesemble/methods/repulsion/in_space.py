@@ -12,7 +12,7 @@ from typing import Any
 
 from bayesemble.core.members import State
 from bayesemble.core.settings import require, setting
-from bayesemble.core.types import Batch, Info
+from bayesemble.core.types import Batch, Info, Leaves
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion.function_space import FunctionSpace
 from bayesemble.methods.repulsion.interacting import InteractingMethod, Space
@@ -74,6 +74,15 @@ class MethodInSpace(InteractingMethod):
                 "leave it out, or choose the space that has it",
             )
         return SPACES[self.space](**given)
+
+    @property
+    def apart(self) -> str | None:
+        """Spaces ask the team."""
+        return None
+
+    def common_leaves(self, slot: str, leaves: Leaves) -> tuple[str, ...]:
+        """What the space keeps for all members at once."""
+        return self.own_space.common_leaves(slot, leaves)
 
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with what their space needs."""

@@ -24,6 +24,7 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require, setting, validate
 from bayesemble.core.types import Batch, Clock, Info, Leaves, exact
 from bayesemble.execute.optimizers.fused import leaf_rows
+from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods.base import Context
 from bayesemble.methods.gradient import GradientMethod
 from bayesemble.methods.repulsion import kernels
@@ -188,6 +189,10 @@ class Space(ABC):
         """What tells a step from those that are made of other operations, as `Method.kind_of_step` has it."""
         return "measured" if self._is_time(context) else "kept"
 
+    def common_leaves(self, slot: str, leaves: Leaves) -> tuple[str, ...]:
+        """As `Method.common_leaves` has it: the matrices between members."""
+        return tuple(name for name in leaves if name in Forces._fields) if slot == _LAST_ESTIMATE else ()
+
     def is_due(self, state: State, context: Context) -> bool:
         """Whether forces are estimated anew at this step, as they always are the first time.
 
@@ -232,7 +237,7 @@ def check_finite(gram: Tensor, what: str, context: Context) -> None:
         )
 
 
-def products(leaves: list[Tensor], centred: bool = True) -> tuple[Tensor, int]:
+def products(leaves: list[Tensor], centred: bool = True, team: Team = ALONE) -> tuple[Tensor, int]:
     """B = X X^T `(member, member)` of centred members, summed leaf by leaf, and the number of coordinates.
 
     Differences from the first member keep the digits that matter where members are large and close together; centring
@@ -242,10 +247,10 @@ def products(leaves: list[Tensor], centred: bool = True) -> tuple[Tensor, int]:
     for leaf in leaves:
         rows = leaf_rows(leaf)
         dim += rows.shape[1]
-        for block in blocks(rows):
+        for block in map(team.columns, blocks(rows)):
             offsets = block - block[0] if centred else block
             parts.append(offsets @ offsets.T)
-    total = exact(torch.stack(parts)).sum(0)
+    total = team.summed(exact(torch.stack(parts)).sum(0))
     if not centred:
         return total, dim
     return total - total.mean(0) - total.mean(1, keepdim=True) + total.mean(), dim
@@ -256,12 +261,12 @@ def blocks(rows: Tensor) -> tuple[Tensor, ...]:
     return rows.split(_COORDINATES_OF_A_BLOCK, dim=1) if rows.shape[1] > _COORDINATES_OF_A_BLOCK else (rows,)
 
 
-def norms(driving: Tensor, repelling: Tensor, gram: Tensor) -> Info:
+def norms(driving: Tensor, repelling: Tensor, gram: Tensor, team: Team = ALONE) -> Info:
     """Lengths of the forces on each member, `(member,)`: |R x_i|^2 = (R B R^T)_ii.
 
     `driving` has the lengths of the driving forces, with the factor on them.
     """
-    squares = ((repelling @ gram) * repelling).sum(1)[-len(driving) :]
+    squares = team.own(((repelling @ gram) * repelling).sum(1)[-team.total(len(driving)) :])
     return {"driving_norm": exact(driving), "repulsion_norm": squares.clamp(min=0).sqrt()}
 
 

@@ -61,6 +61,11 @@ class Repulsive(MethodInSpace):
         """A member at a time takes its own gradients only."""
         return super().gradients_per_step // (self.num_members if self.sequential else 1)
 
+    @property
+    def apart(self) -> str | None:
+        """Members that come in turn are one at a time."""
+        return "sequential=True trains one member at a time" if self.sequential else super().apart
+
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members."""
         return one_by_one.init(self, task, seed) if self.sequential else super().init(task, seed)

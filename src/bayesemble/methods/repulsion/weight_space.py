@@ -18,6 +18,7 @@ from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Info, Leaves, brought_to, exact
 from bayesemble.execute.optimizers.fused import laid_out_like, leaf_rows, member_norms
+from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import interacting
 from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod, Space
@@ -71,20 +72,21 @@ class WeightSpace(Space):
         names = self._repelled(context.task, all_members)
         gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
         estimate, factor = interacting.last_estimate(state), method.driven(context)
-        if self.is_due(state, context) or len(estimate["repelling"]) != all_members.num_members:
-            gram, dim = interacting.products([all_members.params[name] for name in names], method.centred)
+        team = context.team
+        if self.is_due(state, context) or len(estimate["repelling"]) != team.total(all_members.num_members):
+            gram, dim = interacting.products([all_members.params[name] for name in names], method.centred, team)
             interacting.check_finite(gram, "weights", context)
             forces = method.forces_in(context.task, gram, dim)
             estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
             driving = factor * member_norms([gradients[name] for name in names])
-            estimate |= interacting.norms(driving, forces.repelling, gram)
+            estimate |= interacting.norms(driving, forces.repelling, gram, team)
             interacting.watch(estimate, context)
             device = state.members.weights.device
             estimate = {name: brought_to(found, device) for name, found in estimate.items()}
         forces = Forces(estimate.get("driving"), estimate["repelling"])
         # In large networks members are far apart, and a pass through all weights costs time.
         centred = method.centred and not interacting.is_large(context.task)
-        combine(forces, gradients, all_members.params, names, factor, centred)
+        combine(forces, gradients, all_members.params, names, factor, centred, team)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
         return state, info | interacting.told(state, factor, context.task)
 
@@ -110,6 +112,7 @@ def combine(
     names: list[str],
     factor: float | Tensor,
     centred: bool = True,
+    team: Team = ALONE,
 ) -> None:
     """phi = driving @ (factor * gradients) - repelling @ positions, in place of the gradients.
 
@@ -121,11 +124,14 @@ def combine(
     if isinstance(factor, Tensor) or factor != 1:
         torch._foreach_mul_(list(gradients.values()), factor)
     kind = gradients[names[0]].dtype
-    repelling = forces.repelling[-len(gradients[names[0]]) :].to(kind)
+    repelling = forces.repelling[-team.total(len(gradients[names[0]])) :].to(kind)
     driving = None if forces.driving is None else forces.driving.to(kind)
     for name in names:
-        rows, x = leaf_rows(gradients[name]), leaf_rows(positions[name])
-        for part, block in zip(interacting.blocks(rows), interacting.blocks(x), strict=True):
-            if driving is not None:
-                part.copy_(driving @ part)
-            part.sub_(repelling @ (block - block[0] if centred else block))
+        rows, all_rows = leaf_rows(gradients[name]), leaf_rows(positions[name])
+        for part, block in zip(interacting.blocks(rows), interacting.blocks(all_rows), strict=True):
+            x, width = team.columns(block), part.shape[1]
+            push = repelling @ (x - x[0] if centred else x)
+            if driving is None:
+                part.sub_(team.from_columns(push, width))
+            else:
+                part.copy_(team.from_columns(driving @ team.columns(part) - push, width))

@@ -6,6 +6,8 @@
                                                epoch under way told
                          /history.jsonl        one row per epoch
 
+Where several processes hold the members, each writes a file of its own: see `shards.py`.
+
 A checkpoint is written into a temporary folder, flushed to disk, and appears under its name by one rename; older
 ones, but for the one before it, go only after that. Nothing in it is executable and no path in it is followed. Only
 folders with these names and with nothing but these files inside are ever removed. Who writes holds the folder
@@ -45,6 +47,7 @@ from bayesemble.core.files import (
     writable,
 )
 from bayesemble.core.members import Members, State
+from bayesemble.training.run_folders.shards import TOLD, Shards, in_order, is_shard, joined, span_of
 from bayesemble.training.run_folders.tensor_files import UNNAMED, read_tensors, write_tensors
 
 RUN, TENSORS, HISTORY, MANIFEST = "run.json", "state.safetensors", "history.jsonl", "manifest.json"
@@ -53,7 +56,7 @@ KEEP = 2
 _NAME = re.compile(r"checkpoint-([0-9]+)")
 _HALF_WRITTEN = re.compile(rf"{re.escape(WRITING)}checkpoint-[0-9]+-([0-9]+@[A-Za-z0-9._-]*)")
 _VANISHING = 100  # times that a checkpoint may be replaced while it is read
-_TOLD, _CENTERS = "told/", "centers/"
+_TOLD, _CENTERS = TOLD, "centers/"
 
 Row = dict[str, Any]
 _Expected = dict[str, tuple[int, str]]  # size and sha256 by the name of a file
@@ -71,6 +74,8 @@ class Checkpoint:
     """What the steps of an epoch that is under way told, `(step, member)`."""
     centers: dict[str, Tensor] = field(default_factory=dict)
     """The weights that the prior stands around, if it does."""
+    cut: bool = False
+    """Whether it has those members alone that were asked for."""
 
     @property
     def kept(self) -> Checkpoint:
@@ -110,12 +115,19 @@ def _is_ours(folder: Path) -> bool:
 
 def _holds_only_ours(folder: Path) -> bool:
     names = {path.name for path in folder.iterdir()} - {*_FILES, MANIFEST}
-    return all(map(UNNAMED.fullmatch, names))
+    return all(is_shard(name) or UNNAMED.fullmatch(name) for name in names)
 
 
-def write(folder: str | Path, checkpoint: Checkpoint, keep: int = KEEP) -> None:
-    """Add a checkpoint to a run folder; on return it is on disk, and of the older ones all but `keep - 1` are gone."""
+def write(folder: str | Path, checkpoint: Checkpoint, keep: int = KEEP, shards: Shards | None = None) -> None:
+    """Add a checkpoint to a run folder; on return it is on disk, and of the older ones all but `keep - 1` are gone.
+
+    With `shards`, several processes write it together, each its own members.
+    """
     root = Path(folder)
+    if shards is not None and not shards.team.is_first:
+        with writable(root):
+            shards.add(root, _tensors(checkpoint))
+        return
     make_folder(root)
     with writable(root):
         tidy(root, keep)
@@ -123,9 +135,11 @@ def write(folder: str | Path, checkpoint: Checkpoint, keep: int = KEEP) -> None:
         number = 1 if newest is None else _number(newest) + 1
         with replacing(root / f"checkpoint-{number:06d}") as temporary:
             temporary.mkdir()
-            _write_files(temporary, checkpoint)
+            _write_files(temporary, checkpoint, number, shards)
         flush(root)
         tidy(root, keep)
+    if shards is not None:
+        shards.wait()
 
 
 def read(folder: str | Path, mapped: bool = False) -> Checkpoint:
@@ -150,12 +164,15 @@ def read(folder: str | Path, mapped: bool = False) -> Checkpoint:
     raise CheckpointError(f"{root} is not a run folder: it needs a checkpoint-NNNNNN inside, it holds {found}")
 
 
-def recover(folder: str | Path, mapped: bool = False) -> Checkpoint:
-    """Read the newest checkpoint of a run folder that is whole; where a newer one is not, a warning says so."""
+def recover(folder: str | Path, mapped: bool = False, part: range | None = None) -> Checkpoint:
+    """Read the newest checkpoint of a run folder that is whole; where a newer one is not, a warning says so.
+
+    With `part`, one of several processes reads the members with these numbers, if they can be told from others.
+    """
     found, damaged = None, None
     for path in reversed(_all(Path(folder))):
         try:
-            found = _read(path, mapped)
+            found = _read(path, mapped, part)
         except CheckpointError as error:
             damaged = damaged or error
             continue
@@ -164,7 +181,8 @@ def recover(folder: str | Path, mapped: bool = False) -> Checkpoint:
         break
     if found is None:
         return read(folder)  # which says what is wrong with the newest
-    tidy(folder)
+    if part is None:
+        tidy(folder)
     return found
 
 
@@ -177,7 +195,7 @@ def check_replaceable(folder: str | Path) -> None:
         )
 
 
-def _read(newest: Path, mapped: bool) -> Checkpoint:
+def _read(newest: Path, mapped: bool, part: range | None = None) -> Checkpoint:
     expected, path = _read_manifest(newest / MANIFEST), newest / TENSORS
     run = _read_run(newest, expected)
     rows = [parse_json(newest / HISTORY, line) for line in _contents(newest / HISTORY, expected).splitlines()]
@@ -188,6 +206,8 @@ def _read(newest: Path, mapped: bool) -> Checkpoint:
         tensors = read_tensors(path, None)
     else:
         tensors = read_tensors(path, _contents(path, expected))
+    shards = in_order(expected, newest)
+    tensors |= _members(newest, shards, expected, part) if shards else {}
     shared = run.get("shared")
     if not (isinstance(shared, list) and all(isinstance(name, str) for name in shared)):
         raise CheckpointError(f"{newest / RUN} is not of this library: it lacks the list of shared leaves")
@@ -195,24 +215,42 @@ def _read(newest: Path, mapped: bool) -> Checkpoint:
     best = _unflatten(tensors, "best", frozenset(shared), path) if "best/weights" in tensors else None
     told = {key.removeprefix(_TOLD): tensor for key, tensor in tensors.items() if key.startswith(_TOLD)}
     centers = {key.removeprefix(_CENTERS): tensor for key, tensor in tensors.items() if key.startswith(_CENTERS)}
-    return Checkpoint(run, state, history, best, told, centers)
+    return Checkpoint(run, state, history, best, told, centers, cut=bool(shards) and part is not None)
+
+
+def _members(folder: Path, shards: list[str], expected: _Expected, part: range | None) -> dict[str, Tensor]:
+    """Tensors of some members, or of all; all files are checked, so that processes agree on what is whole."""
+    for name in shards:
+        _check_in_place(folder / name, expected)
+    wanted = range(span_of(shards[-1]).stop) if part is None else part
+    parts = [(span_of(name), read_tensors(folder / name, None)) for name in shards]
+    return joined(parts, wanted)
 
 
 def _read_run(folder: Path, expected: _Expected) -> dict[str, Any]:
     return parse_json(folder / RUN, _contents(folder / RUN, expected))
 
 
-def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+def _tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """All tensors of a checkpoint, by name."""
+    elsewhere = frozenset((checkpoint.run.get("backbone") or {}).get("leaves", ()))
+    best = {} if checkpoint.best is None else _flatten(checkpoint.best, "best", elsewhere)
+    told = {_TOLD + name: values.detach().cpu().contiguous() for name, values in checkpoint.told.items()}
+    centers = {_CENTERS + name: leaf.detach().cpu().contiguous() for name, leaf in checkpoint.centers.items()}
+    return _flatten(checkpoint.state, "state", elsewhere) | best | told | centers
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint, number: int, shards: Shards | None) -> None:
     run = checkpoint.run | {"shared": sorted(checkpoint.state.members.shared)}
     (folder / RUN).write_text(json_text(run) + "\n", encoding="utf-8")
     rows = "".join(json_text(row, indent=None) + "\n" for row in checkpoint.history)
     (folder / HISTORY).write_text(rows, encoding="utf-8")
-    elsewhere = frozenset((run.get("backbone") or {}).get("leaves", ()))
-    best = {} if checkpoint.best is None else _flatten(checkpoint.best, "best", elsewhere)
-    told = {_TOLD + name: values.detach().cpu().contiguous() for name, values in checkpoint.told.items()}
-    centers = {_CENTERS + name: leaf.detach().cpu().contiguous() for name, leaf in checkpoint.centers.items()}
-    write_tensors(folder / TENSORS, _flatten(checkpoint.state, "state", elsewhere) | best | told | centers)
-    files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in _FILES}
+    tensors, names = _tensors(checkpoint), list(_FILES)
+    if shards is not None:
+        tensors, others = shards.gather(folder, number, tensors)
+        names += others
+    write_tensors(folder / TENSORS, tensors)
+    files = {name: {"size": (folder / name).stat().st_size, "sha256": _sha256(folder / name)} for name in names}
     (folder / MANIFEST).write_text(sealed_json({"format": 1, "files": files}), encoding="utf-8")
 
 
@@ -227,7 +265,8 @@ def _read_manifest(path: Path) -> _Expected:
     if manifest.get("format") != 1:
         raise CheckpointError(f"{path} has format {manifest.get('format')!r}; this version of the library reads 1")
     with understood(path):
-        return {name: (manifest["files"][name]["size"], manifest["files"][name]["sha256"]) for name in _FILES}
+        names = [*_FILES, *filter(is_shard, manifest["files"])]
+        return {name: (manifest["files"][name]["size"], manifest["files"][name]["sha256"]) for name in names}
 
 
 def _contents(path: Path, expected: _Expected) -> bytes:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from bayesemble.core.errors import CheckpointError
 from bayesemble.core.files import is_gone, make_folder, process_tag, writable
@@ -60,16 +60,22 @@ def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
                 root.rmdir()
 
 
-def holding(argument: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Hold the run folder that a function is given under this name, if it is given one, while it runs."""
+def holding(
+    argument: str, unless: Callable[[dict[str, Any]], bool] = lambda _: False
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Hold the run folder that a function is given under this name, if it is given one, while it runs.
+
+    `unless` says, from all arguments by name, whether somebody else holds it for the function.
+    """
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         names = list(inspect.signature(function).parameters)
 
         @functools.wraps(function)
         def held(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-            folder = (dict(zip(names, args, strict=False)) | kwargs).get(argument)
-            if not isinstance(folder, str | os.PathLike):
+            given = dict(zip(names, args, strict=False)) | kwargs
+            folder = given.get(argument)
+            if not isinstance(folder, str | os.PathLike) or unless(given):
                 return function(*args, **kwargs)
             with locked(folder):
                 return function(*args, **kwargs)

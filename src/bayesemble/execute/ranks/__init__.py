@@ -1,0 +1,1 @@
+"""Members on several processes: who holds which of them, and what they tell one another."""

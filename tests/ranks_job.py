@@ -1,0 +1,270 @@
+"""A job of two processes that meet over gloo: what came of each case, for the tests of ranks.
+
+`found()` starts it once, and gives what rank 0 wrote down. Started as a program, this file is one of the processes.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bayesemble as be
+from bayesemble.core.errors import BayesembleError
+from bayesemble.methods import METHODS, make_method
+
+PROCESSES, SECONDS = 2, 240
+CASES: dict[str, Callable[[Path], Any]] = {}
+UNLIKE: dict[str, dict[str, Any]] = {
+    "swag": {"start": 0.1},
+    "subspace": {"start": 0.1, "dim": 2, "rank": 2},
+    "laplace": {"structure": "diag"},
+}
+_SEED = 3
+
+
+@cache
+def found() -> dict[str, Any]:
+    """What came of all cases."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+        shared |= {"WORLD_SIZE": str(PROCESSES), "OMP_NUM_THREADS": "1"}
+        probe.close()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, folder],
+                env=os.environ | shared | {"RANK": str(rank)},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(PROCESSES)
+        ]
+        try:
+            told = [process.communicate(timeout=SECONDS)[1] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        for rank, process in enumerate(processes):
+            assert process.returncode == 0, f"rank {rank}: {told[rank][-3000:]}"
+        found: dict[str, Any] = json.loads(Path(folder, "found.json").read_text())
+        return found
+
+
+def case(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """A case under the name of its function."""
+    CASES[function.__name__] = function
+    return function
+
+
+def network(dropout: float = 0.0) -> nn.Module:
+    """A small network in double precision."""
+    middle = [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), *middle, nn.Linear(4, 1)).double()
+
+
+def task(dropout: float = 0.0) -> be.Task:
+    """A regression."""
+    return be.Task(lambda: network(dropout), be.Gaussian(noise=0.3), be.NormalPrior(std=1.0))
+
+
+def rows(num: int = 13) -> tuple[Tensor, Tensor]:
+    """Rows that do not come out even."""
+    inputs = torch.randn(num, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return inputs, inputs[:, 0].sin()
+
+
+def train(method: be.Method, executor: Any, dropout: float = 0.0, **settings: Any) -> be.Ensemble:
+    """A short run."""
+    usual = {"epochs": 2, "batch_size": None if method.full_batch else 5, "seed": _SEED, "progress": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # short runs are warned of
+        return be.fit(task(dropout), method, rows(), executor=executor, **usual | settings)
+
+
+def difference(one: be.Ensemble, other: be.Ensemble) -> float:
+    """The largest difference between any numbers of two states, and of what their histories tell."""
+    largest = float((one.state.members.weights - other.state.members.weights).abs().max())
+    there = other.state.groups()
+    for group, leaves in one.state.groups().items():
+        for name, leaf in leaves.items():
+            assert leaf.shape == there[group][name].shape, (group, name)
+            apart = (leaf.double() - there[group][name].double()).abs().nan_to_num()
+            largest = max(largest, *apart.flatten().tolist())
+    for row, expected in zip(one.history, other.history, strict=True):
+        for name in row.keys() - {"seconds", "finish_seconds"}:
+            pair = torch.tensor([row[name], expected[name]], dtype=torch.float64).nan_to_num()
+            largest = max(largest, float((pair[0] - pair[1]).abs().max()))
+    return largest
+
+
+def compared(method: be.Method, data: int = 1, **settings: Any) -> float | str:
+    """How far ranks are from one process, which rank 0 runs too; or why they cannot."""
+    try:
+        ours = train(method, be.Ranks(inner="loop", data=data, timeout=60), **settings)
+    except BayesembleError as error:
+        return str(error)
+    assert ours.num_members == method.num_members
+    return difference(ours, train(method, "loop", **settings)) if torch.distributed.get_rank() == 0 else 0.0
+
+
+def variants() -> Iterator[tuple[str, be.Method, dict[str, Any]]]:
+    """Every method of the registry, and settings by which members differ or meet."""
+    for name in METHODS:
+        if name != "map":
+            method = make_method(name, num_members=3, **UNLIKE.get(name, {}))
+            yield name, method, {"dropout": 0.2} if name == "mc_dropout" else {}
+    common = {"num_members": 3}
+    yield "function space", be.Repulsive(**common, space="function", prior_every=2), {}
+    yield "svgd in function space", be.Stein(**common, space="function", function_prior=False), {}
+    yield "anchored", be.DeepEnsemble(**common, anchored=True), {}
+    yield "rates that are drawn", be.DeepEnsemble(**common, learning_rate=(1e-3, 1e-2)), {}
+    yield "rates and bootstrap", be.DeepEnsemble(**common, rate_per_member=(1.0, 2.0, 3.0), bootstrap=True), {}
+    validated = {"validation": rows(), "patience": 1}
+    yield "validated", be.Repulsive(**common), validated
+
+
+@case
+def members(_: Path) -> dict[str, float | str]:
+    """Members on two ranks: two and one."""
+    return {name: compared(method, **settings) for name, method, settings in variants()}
+
+
+@case
+def data(_: Path) -> dict[str, float | str]:
+    """Rows on two ranks."""
+    chosen = ("deep_ensemble", "svgd", "function space", "mean_field", "mc_dropout", "rates and bootstrap")
+    return {name: compared(method, 2, **settings) for name, method, settings in variants() if name in chosen}
+
+
+@case
+def weighted_rows(_: Path) -> float:
+    """Rows with weights, of which one rank has none at times."""
+    weights = torch.tensor([0.0] * 8 + [1.0, 2.0, 3.0, 1.0, 1.0], dtype=torch.float64)
+    runs = []
+    for executor in (be.Ranks(inner="loop", data=2), "loop"):
+        options = {"epochs": 2, "executor": executor, "progress": False}
+        runs.append(be.fit(task(), be.DeepEnsemble(num_members=2), (*rows(), weights), **options))
+    return difference(*runs)
+
+
+@case
+def checkpoints(folder: Path) -> dict[str, float]:
+    """A run that is stopped, and gone on with by two ranks and by one process; then without a file of members."""
+
+    class OverError(Exception):
+        pass
+
+    def stop(_: Any, row: dict[str, Any]) -> None:
+        if row["epoch"] == 2:
+            raise OverError
+
+    method, ranks, found = be.Stein(num_members=3), be.Ranks(inner="loop", timeout=60), {}
+    common = {"epochs": 3, "checkpoint_every": "2 steps", "checkpoint": folder / "run", "resume": True}
+    with suppress(OverError):
+        train(method, ranks, **common, on_epoch=stop)
+    first = torch.distributed.get_rank() == 0
+    if first:
+        shutil.copytree(folder / "run", folder / "alone")
+    torch.distributed.barrier()
+    ours = train(method, ranks, **common)
+    if first:
+        expected = train(method, "loop", epochs=3)
+        found["ranks"] = difference(ours, expected)
+        found["loaded"] = difference(be.load(folder / "run", network), ours)
+        found["alone"] = difference(train(method, "loop", **common | {"checkpoint": folder / "alone"}), expected)
+        newest = max((folder / "run").glob("checkpoint-*"))
+        damaged = newest / "members-000002-000003.safetensors"
+        content = bytearray(damaged.read_bytes())
+        content[-1] ^= 1
+        damaged.write_bytes(content)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            again = be.fit(task(), method, rows(), batch_size=5, seed=_SEED, executor="loop", progress=False, **common)
+        found["damaged"] = difference(again, expected)
+        found["named"] = float(any(damaged.name in str(one.message) for one in told))
+    torch.distributed.barrier()
+    return found
+
+
+@case
+def own_members(_: Path) -> list[int]:
+    """Without gathering, each rank has its own members."""
+    ours = train(be.DeepEnsemble(num_members=3), be.Ranks(gather=False))
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(PROCESSES)]
+    torch.distributed.all_gather(counts, torch.tensor([ours.num_members]))
+    return [int(count) for count in counts]
+
+
+@case
+def exchanged(_: Path) -> dict[str, float]:
+    """What the operations of a team give, against plain tensors."""
+    team, plain = be.Ranks().team(5), torch.arange(5 * 7, dtype=torch.float64).reshape(5, 7)
+    here = team.own(plain)
+    columns = team.columns(here)
+    return {
+        "here": len(here),
+        "first": team.first,
+        "everyone": float((team.everyone(here) - plain).abs().max()),
+        "truth values": float((team.everyone(here > 9) != (plain > 9)).sum()),
+        "columns": columns.shape[1],
+        "products": float((team.summed(columns @ columns.T) - plain @ plain.T).abs().max()),
+        "back": float((team.from_columns(2 * columns, 7) - 2 * here).abs().max()),
+        "largest": team.largest(10 + team.first),
+    }
+
+
+@case
+def refused(folder: Path) -> dict[str, str]:
+    """What ranks cannot do, each said in a sentence on all of them."""
+    wishes: dict[str, dict[str, Any]] = {
+        "offload": {"offload": folder},
+        "seconds": {"checkpoint": folder / "no", "checkpoint_every": "60 s"},
+        "start": {"start": [network(), network()]},
+        "few members": {"method": be.DeepEnsemble(num_members=1)},
+        "uneven": {"executor": be.Ranks(data=3)},
+        "sequential": {"method": be.Repulsive(num_members=2, sequential=True)},
+    }
+    found = {}
+    for name, wish in wishes.items():
+        settings = {"method": be.DeepEnsemble(num_members=2), "executor": be.Ranks()} | wish
+        try:
+            train(**settings)
+            found[name] = "accepted"
+        except BayesembleError as error:
+            found[name] = str(error)
+    return found
+
+
+@case
+def diverged(_: Path) -> str:
+    """A member of the second rank that is no longer finite ends all ranks."""
+    try:
+        train(be.DeepEnsemble(num_members=2, optimizer="sgd", rate_per_member=(1e-3, 1e300)), be.Ranks(inner="loop"))
+    except BayesembleError as error:
+        return str(error)
+    return "trained"
+
+
+def _main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    results = {name: function(folder) for name, function in CASES.items()}
+    if torch.distributed.get_rank() == 0:
+        (folder / "found.json").write_text(json.dumps(results))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]))
