@@ -2,8 +2,8 @@
 
 Accumulation is compared with the sum of what its parts cost by themselves: batches of as many rows as a part, one after
 the other. What it has to do beside them is to cut the batch and to add up the gradients, one addition for each weight
-and part. Turns are short and alternate, since a long one meets whatever else the machine does; two cores, of which one
-is free, are needed for ratios good to one per cent: `OMP_NUM_THREADS=1 python benchmarks/overheads.py`.
+and part. Turns are short and alternate, since a long one meets whatever else the machine does:
+`OMP_NUM_THREADS=1 python benchmarks/overheads.py`.
 """
 
 import time
@@ -70,11 +70,12 @@ def accumulation(executor: Executor) -> float:
     whole = Context(replace(bound, max_batch=256), executor, clock)
     parts = Context(bound, executor, clock)
     pieces = [Batch(a, b) for a, b in zip(x.split(256), y.split(256), strict=True)]
-    together, apart = best(
-        400,
-        lambda: whole.gradients(members, Batch(x, y)),
-        lambda: [parts.gradients(members, piece) for piece in pieces],
-    )
+
+    def one_by_one() -> None:
+        for piece in pieces:  # none is kept: memory that is used again is quicker
+            parts.gradients(members, piece)
+
+    together, apart = best(400, lambda: whole.gradients(members, Batch(x, y)), one_by_one)
     return together / apart
 
 
