@@ -217,7 +217,5 @@ def test_a_part_seed_has_the_children_that_its_members_have_among_all():
     assert seeds.child(below, "member", 1) == seeds.child(plainly, "member", 3)
     member = seeds.child(7, "member", 3)
     assert seeds.child(seeds.child(part, "member", 1), "member", 1) == seeds.child(member, "member", 1)
-        seeds.child(7, "member", 3), "member", 1
-    )
     assert seeds.members_of(part, 2) == (range(2, 4), 5)
     assert seeds.members_of(7, 3) == (range(3), 3)
