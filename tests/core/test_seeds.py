@@ -207,3 +207,15 @@ def test_a_seed_that_is_left_out_is_zero_or_none_everywhere():
                     found[f"{function.__module__}.{name}"] = parameters["seed"].default
     assert len(found) > 10
     assert set(found.values()) <= {0, None}
+
+
+def test_a_part_seed_has_the_children_that_its_members_have_among_all():
+    part = seeds.PartSeed(7, range(2, 4), whole=5)
+    assert seeds.child(part, "member", 0, "start") == seeds.child(7, "member", 2, "start")
+    assert seeds.child(part, "shuffle", 3) == seeds.child(7, "shuffle", 3)
+    below, plainly = seeds.child(part, "component", 1), seeds.child(7, "component", 1)
+    assert seeds.child(below, "member", 1) == seeds.child(plainly, "member", 3)
+    member = seeds.child(7, "member", 3)
+    assert seeds.child(seeds.child(part, "member", 1), "member", 1) == seeds.child(member, "member", 1)
+    assert seeds.members_of(part, 2) == (range(2, 4), 5)
+    assert seeds.members_of(7, 3) == (range(3), 3)

@@ -78,6 +78,12 @@ def test_a_comparison_in_which_a_method_failed_ends_with_an_error_code_and_its_r
     assert "would both shrink the weights" in (tmp_path / "report.html").read_text()
 
 
+def test_an_engine_that_is_not_known_is_refused(call, tmp_path):
+    code, _, said = call("compare", "--backend", "spark", "--out", tmp_path)
+    assert code == 1
+    assert "backend is one of loky, dask, ray, submitit, got 'spark'" in said
+
+
 def test_predictions_made_elsewhere_are_scored(call, tmp_path):
     (tmp_path / "own.csv").write_text("p_cat,p_dog,target\n0.9,0.1,cat\n0.2,0.8,dog\n")
     (tmp_path / "other.csv").write_text("p_cat,p_dog\n0.5,0.5\n0.45,0.55\n")
