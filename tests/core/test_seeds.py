@@ -207,3 +207,13 @@ def test_a_seed_that_is_left_out_is_zero_or_none_everywhere():
                     found[f"{function.__module__}.{name}"] = parameters["seed"].default
     assert len(found) > 10
     assert set(found.values()) <= {0, None}
+
+
+def test_a_process_that_holds_some_members_counts_them_from_its_first():
+    whole, shuffle = [seeds.child(0, "member", number, "start") for number in range(5)], seeds.child(0, "shuffle", 1)
+    with seeds.members_from(3):
+        assert [seeds.child(0, "member", number, "start") for number in range(2)] == whole[3:]
+        assert seeds.child(0, "shuffle", 1) == shuffle
+        with seeds.members_from(0):
+            assert seeds.child(0, "member", 1, "start") == whole[1]
+    assert seeds.child(0, "member", 0, "start") == whole[0]
