@@ -23,7 +23,13 @@ from bayesemble.methods import Method
 from bayesemble.task.starts.checks import Clones
 from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
-from bayesemble.training.over_ranks.telling import AgreedStop, check_finite_everywhere, mixture_log_prob, told_by_all
+from bayesemble.training.over_ranks.telling import (
+    AgreedStop,
+    ClonesEverywhere,
+    check_finite_everywhere,
+    mixture_log_prob,
+    told_by_all,
+)
 from bayesemble.training.progress import Progress
 from bayesemble.training.run import Plan, Run
 from bayesemble.training.run_folders import checkpoint as checkpoints
@@ -138,7 +144,7 @@ def _train_epoch(
         return replace(run, ensemble=reached, standing=replace(standing, step=step, seconds=seconds), gathered=told)
 
     before = kept_copy(state, ensemble.task.allocator, "before") if plan.drop else None
-    clones = None if epoch or step or ensemble.method.moves_members_apart else Clones(state.members)
+    clones = None if epoch or step or ensemble.method.moves_members_apart else _clones(state, plan.team)
     for batch in request.until(islice(source.epoch(epoch, plan.batch_size, plan.seed, rows), step, None)):
         state, info = _step(take_step, state, batch, plan.clock(epoch, step))
         if clones is not None and not step:
@@ -163,6 +169,10 @@ def _train_epoch(
         state, standing = _leave_behind(state, before, told, standing)
     run = now(replace(standing, stopped=stopped))
     return run if request.signal is not None and not stopped and step < plan.steps else with_row(run, plan.team)
+
+
+def _clones(state: State, team: Team) -> Clones | ClonesEverywhere:
+    return Clones(state.members) if team is ALONE else ClonesEverywhere(state.members, team)
 
 
 def _with_first_losses(standing: Standing, told: list[Info]) -> Standing:

@@ -6,8 +6,15 @@ import pytest
 import torch
 
 from bayesemble.core.errors import TrainingError
+from bayesemble.core.members import Members
 from bayesemble.execute.ranks.team import ALONE, Team
-from bayesemble.training.over_ranks.telling import AgreedStop, check_finite_everywhere, mixture_log_prob, told_by_all
+from bayesemble.training.over_ranks.telling import (
+    AgreedStop,
+    ClonesEverywhere,
+    check_finite_everywhere,
+    mixture_log_prob,
+    told_by_all,
+)
 from bayesemble.training.stopping import StopRequest
 
 
@@ -58,3 +65,14 @@ def test_a_rank_ends_with_another_that_is_not_finite():
     team.other = 1
     with pytest.raises(TrainingError, match="on another rank"):
         check_finite_everywhere(None, team)
+
+
+def test_members_on_different_ranks_that_stay_equal_are_refused():
+    def one(value):
+        return Members({"a": torch.tensor([[value]])}, {}, torch.ones(1))
+
+    clones = ClonesEverywhere(one(1.0), Twins())
+    clones.refuse(one(1.0))  # they have not moved yet
+    with pytest.raises(TrainingError, match="members 0, 1 began with equal weights"):
+        clones.refuse(one(2.0))
+    ClonesEverywhere(one(1.0), ALONE).refuse(one(2.0))

@@ -74,19 +74,23 @@ class Clones:
 
     def __init__(self, members: Members) -> None:
         self._groups = equal_members(members)
-        self._starts = {group[0]: _digest(members, group[0]) for group in self._groups}
+        self._starts = {group[0]: digest(members, group[0]) for group in self._groups}
 
     def refuse(self, members: Members) -> None:
         """Refuse members that began equal and are equal after a step. A group that has not moved may wait its turn."""
         for group in self._groups and equal_members(members):
-            if _digest(members, group[0]) not in self._starts.values():
-                numbers = ", ".join(map(str, group[:5])) + (", ..." if len(group) > 5 else "")
-                raise TrainingError(
-                    f"members {numbers} began with equal weights and are equal after a step, so they would stay one "
-                    'network; begin apart by Task(..., jitter=0.1), fresh="head.*" or other weights for each, give '
-                    "them other batches by own_order=True, bootstrap=True or be.PerMember, or draw around one network "
-                    "by a method such as be.Laplace"
-                )
+            if digest(members, group[0]) not in self._starts.values():
+                raise clones_error(group)
+
+
+def clones_error(numbers: list[int]) -> TrainingError:
+    """What is said of members that would stay equal."""
+    named = ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
+    return TrainingError(
+        f"members {named} began with equal weights and are equal after a step, so they would stay one network; begin "
+        'apart by Task(..., jitter=0.1), fresh="head.*" or other weights for each, give them other batches by '
+        "own_order=True, bootstrap=True or be.PerMember, or draw around one network by a method such as be.Laplace"
+    )
 
 
 def equal_members(members: Members) -> list[list[int]]:
@@ -101,7 +105,8 @@ def equal_members(members: Members) -> list[list[int]]:
     return groups
 
 
-def _digest(members: Members, index: int) -> bytes:
+def digest(members: Members, index: int) -> bytes:
+    """What tells the trained leaves of a member from others."""
     return b"".join(_hash(leaf[index]) for leaf in _own_leaves(members))
 
 

@@ -86,7 +86,8 @@ def _check_asked(task: Task, method: Method, asked: dict[str, Any]) -> None:
         "on_nonfinite='drop'": asked["on_nonfinite"] == "drop",
         "callbacks with on_step": bool(Callbacks(asked["callbacks"]).steps),
         "checkpoint_every in seconds": Every.parse(asked["checkpoint_every"]).unit == "seconds",
-        "validation for a method that draws its networks": asked["validation"] is not None and method.draws is not None,
+        "validation for a method that draws or keeps its networks": asked["validation"] is not None
+        and (method.draws is not None or type(method).networks is not Method.networks),
         "several architectures": task.mixed,
         "a prior that differs by member": task.prior is not None and task.prior.differs_by_member,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor
 
 from bayesemble.core.errors import TrainingError
+from bayesemble.core.members import Members
 from bayesemble.core.types import Info
 from bayesemble.execute.ranks.team import ALONE, Team
+from bayesemble.task.starts.checks import clones_error, digest
 from bayesemble.training.stopping import StopRequest
 
 
@@ -45,6 +48,27 @@ class AgreedStop(StopRequest):
     def agree(self) -> None:
         """Look whether one of the processes was asked to stop."""
         self.signal = self._team.largest(self._noted.signal or 0) or None
+
+
+class ClonesEverywhere:
+    """Members on all processes that begin with equal weights: see `Clones`."""
+
+    def __init__(self, members: Members, team: Team) -> None:
+        self._team = team
+        self._starts = self._digests(members)
+
+    def refuse(self, members: Members) -> None:
+        """Refuse members that began equal and are equal after a step in which they moved."""
+        now = self._digests(members)
+        for one in now:
+            alike = [number for number, other in enumerate(now) if other == one]
+            if len(alike) > 1 and len({self._starts[number] for number in alike}) == 1 and one not in self._starts:
+                raise clones_error(alike)
+
+    def _digests(self, members: Members) -> list[bytes]:
+        each = [hashlib.blake2b(digest(members, i), digest_size=16).digest() for i in range(members.num_members)]
+        rows = torch.tensor([list(one) for one in each], dtype=torch.uint8)
+        return [bytes(row) for row in self._team.everyone(rows).tolist()]
 
 
 def mixture_log_prob(member_log_prob: Tensor, team: Team) -> Tensor:
