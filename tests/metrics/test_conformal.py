@@ -221,7 +221,7 @@ def test_settings_that_cannot_be_honoured_are_refused(generator):
         ("penalty and regular_size are of \"raps\", not of 'lac'", {"kind": "lac", "regular_size": 1}),
         ("penalty is a number from 0 up, not -1", {"kind": "raps", "penalty": -1}),
         ("regular_size is a number of classes from 0 up, not -1", {"kind": "raps", "regular_size": -1}),
-        ("a probability strictly between 0 and 1 was needed, got 1", {"level": 1}),
+        ("level is a probability strictly between 0 and 1, got 1", {"level": 1}),
     ]:
         with pytest.raises(SettingError, match=message):
             fit_sets(predictive, [0], generator, **options)
@@ -359,7 +359,7 @@ def test_a_rule_can_be_made_by_hand_and_a_column_of_targets_is_no_square():
 
 def test_intervals_refuse_what_they_cannot_use():
     predictive = Predictive.from_normal([0.0, 1.0], 1.0)
-    with pytest.raises(SettingError, match="a probability strictly between 0 and 1 was needed, got 0"):
+    with pytest.raises(SettingError, match="level is a probability strictly between 0 and 1, got 0"):
         fit_intervals(predictive, [0.0, 1.0], 0)
     with pytest.raises(DataError, match=r"targets must have shape \(2,\) to fit the predictions, got \(3,\)"):
         fit_intervals(predictive, [0.0, 1.0, 2.0])

@@ -389,9 +389,9 @@ def test_scores_of_real_numbers_are_proper(score, generator):
 def test_levels_that_are_no_probabilities_are_refused(level, generator):
     predictive, targets = weighted_normals(generator)
     for score in (pinball, interval_score):
-        with pytest.raises(SettingError, match="a probability strictly between 0 and 1 was needed, got"):
+        with pytest.raises(SettingError, match="level is a probability strictly between 0 and 1, got"):
             score(predictive, targets, level)
-    with pytest.raises(SettingError, match=f"a probability strictly between 0 and 1 was needed, got {level}"):
+    with pytest.raises(SettingError, match=f"level is a probability strictly between 0 and 1, got {level}"):
         sharpness(predictive, level)
 
 

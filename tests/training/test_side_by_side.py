@@ -201,7 +201,6 @@ def test_an_interrupted_run_goes_on_alone_to_the_same_bits(tmp_path):
         if row["epoch"] == 2:
             signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     ready[1] = ready[1]._replace(plan=side_by_side.replace(ready[1].plan, callbacks=Callbacks(on_epoch=interrupt)))
     with pytest.raises(be.Interrupted, match="side by side"):
         train_side_by_side(ready)

@@ -150,7 +150,6 @@ def test_numbers_that_are_not_finite_are_not_handed_back(send_at):
 
 
 def test_a_second_ctrl_c_acts_at_once():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with stop_requests(by_sigterm=False) as request:
         os.kill(os.getpid(), signal.SIGINT)
         assert request.signal == signal.SIGINT

@@ -354,4 +354,4 @@ def sum_outputs(values: Tensor) -> Tensor:
 def check_level(level: float) -> None:
     """Refuse a level that is no probability strictly between 0 and 1."""
     if not 0 < level < 1:
-        raise SettingError(f"a probability strictly between 0 and 1 was needed, got {level}")
+        raise SettingError(f"level is a probability strictly between 0 and 1, got {level}")

@@ -20,7 +20,7 @@ def answers(predictive) -> dict[str, np.ndarray]:
 
 
 def compare(schema, predictive, columns) -> None:
-    expected = dict(zip(columns_of(schema), values_of(schema, in_units(schema, predictive), 0.8), strict=True))
+    expected = dict(zip(columns_of(schema), values_of(schema, in_units(schema, predictive), Rules(0.8)), strict=True))
     cells = cells_of(schema, answers(predictive))
     for name in columns:
         if name == "prediction":
