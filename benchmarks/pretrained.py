@@ -298,7 +298,7 @@ def heads(cache: bool, shared: bool, epochs: int, minilm: Path, folder: Path, le
 
 def figures(arguments: argparse.Namespace) -> None:
     common = arguments.minilm, arguments.folder, arguments.length
-    for last_layers in (6, 2):
+    for last_layers in (6, 2, 1):
         for how, members in (("plain", 1), ("loop", 10), ("vmap", 10)):
             found = in_own_process(step, how, last_layers, members, *common)
             print(f"adapters on {last_layers} layers, {members} by {how}: {found}", flush=True)
