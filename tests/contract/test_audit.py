@@ -271,6 +271,23 @@ def test_targets_far_from_unit_scale():
         quick_fit(task(lambda: nn.Linear(4, 1), be.Gaussian()), (X, 1e4 * X[:, 0]))
 
 
+@pytest.mark.parametrize(
+    ("likelihood", "outputs", "targets"),
+    [
+        (be.Gaussian(0.5), 3, X[:, :3]),
+        (be.HeteroscedasticGaussian(), 6, X[:, :3]),
+        (be.Bernoulli(), 3, (X[:, :3] > 0).float()),
+        (be.Poisson(), 1, torch.arange(48) % 5),
+        (be.NegativeBinomial(), 2, torch.arange(48) % 5),
+    ],
+    ids=["several numbers", "each with its noise", "several labels", "counts", "scattered counts"],
+)
+def test_several_outputs_labels_and_counts(likelihood, outputs, targets):
+    found = quick_fit(task(lambda: nn.Linear(4, outputs), likelihood), (X, targets))
+    assert math.isfinite(found.evaluate((X, targets))["nll"])
+    assert found.predict(X).epistemic.shape == targets.shape
+
+
 # --- 7: data
 
 
@@ -368,11 +385,12 @@ def test_a_read_only_map_is_not_copied_whole(tmp_path, mapped):
     ("options", "words"),
     [
         ({"device": "cuda:77"}, "device='cuda:77' cannot be used here"),
+        ({"device": "mps:7"}, "device='mps:7' cannot be used here"),
         ({"method": "deep_ensemble"}, "method must be one such as be.DeepEnsemble"),
         ({"method": be.DeepEnsemble}, "got the class DeepEnsemble; call it"),
         ({"seed": None}, "seed must be a whole number, got None"),
     ],
-    ids=["device", "name", "class", "seed"],
+    ids=["device", "mps", "name", "class", "seed"],
 )
 def test_what_training_cannot_take_is_refused_in_a_sentence(options, words):
     with pytest.raises(SettingError, match=words):
@@ -390,6 +408,21 @@ def test_optimisers_accumulation_warm_up_and_numbers_of_numpy():
     assert len(found.history) == 2
     with pytest.raises(SettingError, match="Muon"):
         quick_fit(task(), (X, Y), be.DeepEnsemble(optimizer=torch.optim.Muon))
+
+
+def test_rates_of_members_and_leaves_and_sixteen_bits():
+    for rate in ((1e-4, 1e-2), {"0.*": 1e-2, "*": 1e-3}):
+        quick_fit(task(), (X, Y), be.DeepEnsemble(num_members=2, learning_rate=rate), epochs=1)
+    found = quick_fit(task(), (X, Y), precision="bf16")
+    assert found.predict(X).probs.dtype == torch.float32
+    assert math.isfinite(found.evaluate((X, Y))["nll"])
+
+
+def test_what_was_learned_is_the_prior_of_further_rows_and_says_which_to_label():
+    first = quick_fit(task(), (X[:24], Y[:24]))
+    later = quick_fit(task(prior=first.as_prior()), (X[24:], Y[24:]), start=first)
+    assert later.num_members == 3
+    assert be.acquire(later, X, num=4).unique().shape == (4,)
 
 
 def test_ctrl_c_hands_back_what_there_is_and_training_goes_on_from_it():

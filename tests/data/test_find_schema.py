@@ -95,6 +95,22 @@ def test_a_table_in_parts_means_the_same_as_a_whole(cells, size):
             assert getattr(other, name) == (pytest.approx(value) if isinstance(value, float) else value)
 
 
+@pytest.mark.parametrize("size", [1, 3, 40])
+def test_a_table_with_weights_means_the_same_as_one_with_repeated_rows(size):
+    times = [1 + i % 3 for i in range(40)]
+    cells = {"x": [str(i * i / 3) if i % 5 else "" for i in range(40)], "town": ["a", "b"] * 20, "y": Y}
+    weighted = find_schema(parts(chunk(**cells, w=[str(one) for one in times]), size), "y", weight="w")
+    repeated = {
+        name: [cell for cell, num in zip(column, times, strict=True) for _ in range(num)]
+        for name, column in cells.items()
+    }
+    expected = find_schema([chunk(**repeated)], "y")
+    assert weighted.notes == (*expected.notes, "rows count by 'w'")
+    for column, other in zip((*weighted.columns, weighted.target), (*expected.columns, expected.target), strict=True):
+        for name, value in vars(column).items():
+            assert getattr(other, name) == (pytest.approx(value) if isinstance(value, float) else value)
+
+
 @pytest.mark.parametrize(
     ("numbers", "texts", "is_spoilt"), [(19, 1, False), (20, 1, True), (30, 4, True), (30, 5, False)]
 )
@@ -158,7 +174,7 @@ def test_many_different_texts_are_not_kept_in_memory():
     assert "more than 1000" in "".join(schema.notes)
     profile = finding._Profile("x", 1000)
     for part in parts(whole, 100):
-        profile.add(part)
+        profile.add(part, np.ones(100))
     assert profile.counts is None
 
 
@@ -175,7 +191,7 @@ def test_as_many_texts_and_letters_as_are_allowed_are_kept():
     longest = "x" * finding.LONGEST_CATEGORY
     for cells, kept in ((["a", "b", longest], True), (["a", "b", longest + "x"], False), (["a", "b", "c", "d"], False)):
         profile = finding._Profile("x", 3)
-        profile.add(with_target(cells))
+        profile.add(with_target(cells), np.ones(len(cells)))
         assert (profile.counts is not None) == kept
 
 

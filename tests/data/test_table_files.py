@@ -264,3 +264,28 @@ def test_the_largest_number_is_read_and_the_first_beyond_it_is_named(tmp_path):
     (chunk,) = read_rows(made(tmp_path, "a\n1e100\n-1e101\n"))
     with pytest.raises(DataError, match=r"row 3, column 'a'.*of at most 1e\+100, was needed, got '-1e101'"):
         chunk.values("a", "1.5")
+
+
+def test_weights_are_numbers_from_0(tmp_path):
+    (chunk,) = read_rows(made(tmp_path, "a,w\n1,0\n2, 2.5 \n3,1e3\n"))
+    assert chunk.weights("w").tolist() == [0, 2.5, 1000]
+    with pytest.raises(DataError, match=r"no column 'v' with the weights of rows; it has 'a', 'w'"):
+        chunk.weights("v")
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("-1", r"a weight is a number from 0 to 1e\+30, got '-1'"),
+        ("1e31", "a weight is a number from 0"),
+        ("", "the weight is missing; write 0 to leave a row out"),
+        ("nan", "the weight is missing"),
+        ("inf", "was needed, got 'inf'"),
+        ("much", "a number like '1.5', of at most .* was needed, got 'much'"),
+        ('"1,5"', "was needed, got '1,5'"),
+    ],
+)
+def test_other_weights_are_refused_with_their_place(tmp_path, cell, words):
+    (chunk,) = read_rows(made(tmp_path, f"a,w\n1,1\n2,{cell}\n"))
+    with pytest.raises(DataError, match=f"row 3, column 'w': .*{words}"):
+        chunk.weights("w")

@@ -31,6 +31,13 @@ def half_frozen() -> nn.Module:
     return network
 
 
+def patched() -> nn.Module:
+    """A layer whose forward was put into it."""
+    network = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    network[0].forward = lambda x, plain=network[0].forward: plain(x).square()
+    return network
+
+
 def kinds(model, x: Tensor) -> dict[str, int]:
     return kinds_of_layers(be.Task(model, be.Categorical()).bind(len(x), x))
 
@@ -39,6 +46,7 @@ def test_it_is_seen_which_layers_take_noise_row_by_row_and_how():
     assert kinds(norm_convnet, images()[0]) == {"0": SIGNS, "3": SIGNS, "8": LOCAL}
     assert kinds(Odd, table()[0]) == {"head": LOCAL}
     assert kinds(half_frozen, table()[0]) == {"1": LOCAL}
+    assert kinds(patched, table()[0]) == {"1": LOCAL}
     assert kinds(lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 2)), table()[0]) == {"1": SIGNS}
     assert kinds([lambda: nn.Linear(4, 2), lambda: nn.Sequential(nn.Linear(4, 2))], table()[0]) == {}
 

@@ -28,19 +28,20 @@ SHARE_OF_MISTAKES = 0.1  # up to it, texts among numbers are not taken for categ
 class _Moments:
     """Mean and spread of numbers that come in parts (Chan, Golub and LeVeque, 1979)."""
 
-    count: int = 0
+    count: float = 0
+    """How many there are, or the sum of their weights."""
     mean: float = 0.0
     squares: float = 0.0
     low: float = float("inf")
     high: float = -float("inf")
 
-    def add(self, values: Floats) -> None:
+    def add(self, values: Floats, weights: Floats) -> None:
         if not len(values):
             return
-        total, mean = self.count + len(values), float(values.mean())
-        shift = mean - self.mean
-        self.squares += float(np.square(values - mean).sum()) + shift**2 * self.count * len(values) / total
-        self.mean, self.count = self.mean + shift * len(values) / total, total
+        added, mean = float(weights.sum()), float(np.average(values, weights=weights))
+        total, shift = self.count + added, mean - self.mean
+        self.squares += float((weights * np.square(values - mean)).sum()) + shift**2 * self.count * added / total
+        self.mean, self.count = self.mean + shift * added / total, total
         self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
 
@@ -55,7 +56,7 @@ class _Profile:
         self.missing_rows: list[int] = []
         self.errors: dict[str, DataError] = {}  # the first of each kind, raised if it turns out to be one
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk, weights: Floats) -> None:
         cells, gone = chunk.cells(self.name)
         indices = np.flatnonzero(~gone).tolist()
         present = [cells[i] for i in indices] if gone.any() else cells
@@ -70,7 +71,7 @@ class _Profile:
             if plain is not None:  # then nothing separates thousands so far, and the values are the same
                 self.ways[way] = replace(plain)
             else:
-                self._try(way, chunk, present, indices)
+                self._try(way, chunk, present, indices, weights[~gone])
         texts = [] if "1.5" in self.ways else [i for i in indices if not is_number(cells[i])]
         self.texts += len(texts)
         for i in texts[:1]:
@@ -84,13 +85,13 @@ class _Profile:
         plain = (name for name in self.ways if FORMATS[name].decimal == decimal and not FORMATS[name].thousands)
         return next((self.ways[name] for name in plain), None)
 
-    def _try(self, way: str, chunk: Chunk, present: list[str], indices: list[int]) -> None:
+    def _try(self, way: str, chunk: Chunk, present: list[str], indices: list[int], weights: Floats) -> None:
         values = read(present, way)
         if values is None:
             del self.ways[way]
             return
         large = np.flatnonzero(np.abs(values) > LARGEST)
-        self.ways[way].add(np.delete(values, large))
+        self.ways[way].add(np.delete(values, large), np.delete(weights, large))
         if len(large):
             message = f"numbers must be finite and at most {LARGEST:g}, got {shown(present[large[0]])}"
             self.errors.setdefault("large", chunk.error(indices[large[0]], self.name, message))
@@ -145,8 +146,10 @@ class _Profile:
         return Column(self.name, way, self.missing > 0, moments.mean, scale or 1.0, moments.low, moments.high)
 
 
-def find_schema(chunks: Iterable[Chunk], target: str, task: str | None = None) -> Schema:
+def find_schema(chunks: Iterable[Chunk], target: str, task: str | None = None, weight: str | None = None) -> Schema:
     """Find out in one pass what the columns mean; memory does not grow with the number of rows.
+
+    A column may hold the weights of rows, all positive: it is none to predict from, and means go by it.
 
     Without a task, a target of texts, or of at most 20 different whole numbers that occur twice on average, is for
     classification, and any other for regression. Counts are only taken as such when asked for.
@@ -162,11 +165,14 @@ def find_schema(chunks: Iterable[Chunk], target: str, task: str | None = None) -
             profiles = {name: _Profile(name, min(MOST_CATEGORIES, MOST_COUNTED_TEXTS // len(names))) for name in names}
         if names != list(profiles):
             raise DataError(f"{chunk.source} changes its columns at row {chunk.rows[0]}")
+        weights = np.ones(len(chunk.rows)) if weight is None else chunk.weights(weight)
         for profile in profiles.values():
-            profile.add(chunk)
+            profile.add(chunk, weights)
     if not profiles:
         raise DataError("the table has no rows")
-    return _make_schema(profiles, target, task, chunk)
+    others = {name: profile for name, profile in profiles.items() if name != weight}
+    schema = _make_schema(others, target, task, chunk)
+    return schema if weight is None else replace(schema, notes=(*schema.notes, f"rows count by {shown(weight)}"))
 
 
 def _make_schema(profiles: dict[str, _Profile], target: str, task: str | None, chunk: Chunk) -> Schema:

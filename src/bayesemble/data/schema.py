@@ -66,6 +66,8 @@ class Encoded:
     targets: npt.NDArray[Any] | None
     odd: list[Odd]
     ignored: list[str]
+    weights: npt.NDArray[np.float64] | None = None
+    """What each row counts for; None counts all alike."""
 
     @property
     def unlike(self) -> npt.NDArray[np.bool_]:

@@ -32,6 +32,7 @@ MOST_COLUMNS = 100_000
 MOST_CELLS_OF_A_CHUNK = 2_000_000  # a wide table comes in fewer rows at once
 LONGEST_CELL = 10_000_000
 LONGEST_LINE = 200_000_000
+HEAVIEST = 1e30  # sums of weights have to be finite in single precision
 _DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 # The mark of UTF-32 begins like that of UTF-16, so it is looked for first.
 _MARKS = [(codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")]
@@ -66,6 +67,20 @@ class Chunk:
             needed = f"a {FORMATS[way].kind} like {way!r}, of at most {LARGEST:g}, was needed"
             raise self.error(first, column, f"{needed}, got {shown(cells[first])}")
         values[present] = numbers
+        return values
+
+    def weights(self, column: str) -> Floats:
+        """What each row counts for, by the numbers of a column; a row of weight 0 is as if it were not there."""
+        if column not in self.columns:
+            names = listed(list(self.columns))
+            raise DataError(f"{self.source} has no column {shown(column)} with the weights of rows; it has {names}")
+        cells, gone = self.cells(column)
+        if gone.any():
+            raise self.error(int(gone.argmax()), column, "the weight is missing; write 0 to leave a row out")
+        values = self.values(column, "1.5")
+        if (wrong := (values < 0) | (values > HEAVIEST)).any():
+            first = int(wrong.argmax())
+            raise self.error(first, column, f"a weight is a number from 0 to {HEAVIEST:g}, got {shown(cells[first])}")
         return values
 
     def take(self, mask: npt.NDArray[np.bool_]) -> Chunk:

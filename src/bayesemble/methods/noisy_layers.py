@@ -75,12 +75,12 @@ def kinds_of_layers(task: BoundTask) -> dict[str, int]:
 
 
 def _runs_as_its_kind(layer: nn.Module) -> bool:
-    """Whether it is a dense layer or a convolution; a class derived from one may do anything in its place."""
-    own: Any = type(layer)
-    if isinstance(layer, _CONVOLUTIONS):
-        kind = next(kind for kind in _CONVOLUTIONS if isinstance(layer, kind))
-        return own.forward is kind.forward and own._conv_forward is kind._conv_forward
-    return isinstance(layer, nn.Linear) and own.forward is nn.Linear.forward
+    """Whether it is a dense layer or a convolution; with another forward, of its class or its own, it may be any."""
+    kind: Any = next((kind for kind in (nn.Linear, *_CONVOLUTIONS) if isinstance(layer, kind)), None)
+    functions = ["forward", "_conv_forward"] if kind in _CONVOLUTIONS else ["forward"]
+    return kind is not None and all(
+        getattr(getattr(layer, name), "__func__", None) is getattr(kind, name) for name in functions
+    )
 
 
 def _rows_come_first(layer: nn.Module, args: tuple[Any, ...], given: Tensor, rows: int) -> bool:

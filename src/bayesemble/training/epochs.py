@@ -16,6 +16,7 @@ from torch import Tensor
 from bayesemble.core.errors import BayesembleError, DataError, Interrupted, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.offload import Allocator
+from bayesemble.core.settings import require
 from bayesemble.core.types import Batch, Clock, Info, in_parts
 from bayesemble.execute.executor import thread_count
 from bayesemble.execute.ranks.team import ALONE, Team
@@ -153,6 +154,7 @@ def _train_epoch(
         step += 1
         bar.step(epoch + 1)
         if plan.callbacks.steps:
+            require(plan.team is ALONE, "a callback was given on_step in training; executor=Ranks() cannot call it")
             with request.noting():
                 stopped = plan.callbacks.step(epoch * plan.steps + step, info)
         if stopped or request.signal is not None:

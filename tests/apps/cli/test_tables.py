@@ -52,6 +52,18 @@ def test_from_a_table_to_predictions(call, houses, tmp_path):
     assert "held-out rows: RMSE" in out.splitlines()[-1]
 
 
+def test_a_column_weighs_rows_and_is_none_to_predict_from(call, houses, tmp_path):
+    options = ["--target", "price", "--num-members", "2", *QUICK]
+    code, _, err = call("fit", houses, *options, "--weight-column", "size", "--out", tmp_path / "run")
+    assert code == 0
+    assert "2 columns (1 number, 1 category)" in err
+    assert "rows count by 'size'" in err
+    code, _, err = call("fit", houses, *options, "--out", tmp_path / "run")
+    assert (code, "holds a run with weight_column size, now it is None" in err) == (1, True)
+    code, _, err = call("fit", houses, *options, "--weight-column", "city", "--out", tmp_path / "other")
+    assert (code, "row 3, column 'city': a number like" in err or "the weight is missing" in err) == (1, True)
+
+
 def test_the_same_as_json(call, houses, run):
     options = ["--target", "price", "--out", run, "--num-members", "2", *QUICK, "--json"]
     fitted = json.loads(call("fit", houses, *options)[1])

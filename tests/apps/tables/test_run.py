@@ -251,6 +251,50 @@ def test_classes_and_counts(place, target, counts):
         np.testing.assert_allclose(probs.sum(0), 1, atol=1e-5)
 
 
+def weighted_and_repeated(place, target):
+    """A table whose rows count 0 to 3 times, and the same with rows repeated as often."""
+    header, *rows = (line.split(",")[1:] for line in write_table(place / "all.csv", target).read_text().splitlines())
+    times = [index % 4 for index in range(len(rows))]
+    weighted = [[*header, "times"], *([*row, str(num)] for row, num in zip(rows, times, strict=True))]
+    repeated = [header, *(row for row, num in zip(rows, times, strict=True) for _ in range(num))]
+    for name, lines in (("weighted", weighted), ("repeated", repeated)):
+        (place / f"{name}.csv").write_text("".join(",".join(line) + "\n" for line in lines))
+    return place / "weighted.csv", place / "repeated.csv"
+
+
+@pytest.mark.parametrize(("target", "task"), [("price", None), ("kind", None), ("visits", "count")])
+def test_weighted_rows_are_repeated_rows(tmp_path, target, task):
+    weighted, repeated = weighted_and_repeated(tmp_path, target)
+    options = {"task": task, "recipe": replace(recipe(), batch_size=1000, early_stopping=False)}
+    ours = fit_table(job(weighted, target, weight_column="times", **options), tmp_path / "ours")
+    expected = fit_table(job(repeated, target, **options), tmp_path / "expected")
+    leaves, others = (run.ensemble.state.members.params for run in (ours, expected))
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(leaf, others[name], atol=2e-5, rtol=1e-3)
+    found, twin = ours.description.evaluation, expected.description.evaluation
+    assert found.scores == pytest.approx(twin.scores, rel=1e-3)
+    assert found.baseline == {
+        name: one if isinstance(one, str) else pytest.approx(one) for name, one in twin.baseline.items()
+    }
+    assert "times" not in [column.name for column in ours.schema.columns]
+    opened = open_table(tmp_path / "ours")
+    assert evaluate_table(opened).scores == pytest.approx(found.scores, rel=1e-4)
+    assert evaluate_table(opened, weighted).scores == pytest.approx(evaluate_table(opened, repeated).scores, rel=1e-4)
+    assert (
+        f"{repeated} has no column 'times', by which rows count: here all count alike"
+        in evaluate_table(opened, repeated).notes
+    )
+
+
+def test_weights_that_leave_no_row_are_refused(tmp_path):
+    weighted = tmp_path / "weighted.csv"
+    weighted.write_text("size,price,times\n" + "".join(f"{number},{number},0\n" for number in range(9)))
+    with pytest.raises(DataError, match="no row has a weight above 0 in the column 'times'"):
+        fit_table(job(weighted, weight_column="times"), tmp_path / "run")
+    with pytest.raises(SettingError, match="'price' is the target, and cannot weigh the rows too"):
+        job(weighted, weight_column="price")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_fitted_and_opened_again(table, place, method):
     run = fit_table(job(table, recipe=recipe(method, epochs=4)), place / f"method-{method}")

@@ -35,7 +35,7 @@ def test_each_target_has_its_likelihood_and_baseline():
     ):
         schema, rows = table(y, task)
         assert likelihood_of(schema, Recipe()) == (likelihood, outputs)
-        assert baseline_of(schema, rows.targets) == (baseline if isinstance(baseline, str) else pytest.approx(baseline))
+        assert baseline_of(schema, rows) == (baseline if isinstance(baseline, str) else pytest.approx(baseline))
 
 
 def test_real_targets_may_have_normal_noise():

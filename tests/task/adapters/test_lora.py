@@ -71,3 +71,7 @@ def test_a_layer_of_another_kind_is_refused():
         add_lora("body", nn.Conv1d(2, 2, 1), 2, 2.0)
     with pytest.raises(ModelError, match="has an adapter already"):
         add_lora("body", adapted(nn.Linear(2, 2)), 2, 2.0)
+    patched = nn.Linear(2, 2)
+    patched.forward = torch.tanh  # would hide the adapter
+    with pytest.raises(ModelError, match="is a Linear with another forward"):
+        add_lora("body", patched, 2, 2.0)

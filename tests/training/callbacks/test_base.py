@@ -1,5 +1,6 @@
 import math
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -140,9 +141,55 @@ def test_a_run_killed_within_an_epoch_goes_on_from_the_checkpoint_there_to_the_s
     assert [row["loss"] for row in resumed.history] == [row["loss"] for row in whole.history]
 
 
+class Assigned(be.Callback):
+    """Has functions that were put into it, before training or in `on_start`."""
+
+    def __init__(self, late):
+        self.told, self.late = [], late
+        if not late:
+            self.listen(None)
+
+    def listen(self, ensemble):
+        for event in ("on_step", "on_epoch", "on_end"):
+            setattr(self, event, lambda *_, event=event: self.told.append(event))
+
+    def on_start(self, ensemble):
+        if self.late:
+            self.listen(ensemble)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "in on_start"])
+def test_functions_that_are_put_into_a_callback_are_called(late):
+    callback = Assigned(late)
+    quick_fit(TASK, table(32), callbacks=[callback])
+    assert callback.told == 2 * ["on_step", "on_step", "on_epoch"] + ["on_end"]
+
+
+def test_a_rank_does_not_begin_to_listen_to_steps(monkeypatch):
+    """The others would go on where this one stops."""
+    monkeypatch.setattr("bayesemble.training.epochs.ALONE", None)
+    with pytest.raises(be.SettingError, match=r"was given on_step in training; executor=Ranks\(\) cannot call it"):
+        quick_fit(TASK, table(32), callbacks=[Assigned(late=True)])
+
+
+def test_a_callback_can_stop_listening():
+    class Twice(be.Callback):
+        steps = 0
+
+        def on_step(self, step, info):
+            self.steps += 1
+            if step == 2:
+                self.on_step = None
+
+    callback = Twice()
+    quick_fit(TASK, table(32), callbacks=[callback])
+    assert callback.steps == 2
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        (SimpleNamespace(on_step=print, on_epoch=3), "on_epoch of a callback is a function, got 3"),
         (Notes, "a callback is an object, got the class Notes; call it"),
         (lambda state, row: None, "a function of state and row goes to on_epoch="),
         (3, "a callback has on_start, on_step, on_epoch or on_end, got 3"),

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import bayesemble as be
 from bayesemble.core.errors import DataError, Interrupted, SettingError
 from bayesemble.training.run_folders import checkpoint
-from helpers import largest_difference, quick_fit, small_mlp, table, with_tests_on_path
+from helpers import TESTS, largest_difference, quick_fit, small_mlp, table, with_tests_on_path
 
 X, Y = table(40)
 FIVE = [(X[i : i + 8], Y[i : i + 8]) for i in range(0, 40, 8)]
@@ -193,34 +193,13 @@ def test_a_stream_may_be_what_is_held_out():
         assert one["validation_loss"] == pytest.approx(other["validation_loss"], rel=1e-6)
 
 
-MEMORY = """
-import json, sys, torch
-import bayesemble as be
-from torch import nn
-
-def rows():
-    generator = torch.Generator().manual_seed(0)
-    while True:
-        x = torch.randn(5000, 20, generator=generator)
-        yield x, x[:, :1] - x[:, 1:2]
-
-def peak():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) / 1024
-
-def train(epochs):
-    data = be.Stream(rows, num_data=1_000_000, steps_per_epoch=20)
-    be.fit(be.Task(lambda: nn.Linear(20, 1), be.Gaussian(0.1)), be.DeepEnsemble(num_members=2), data, epochs=epochs,
-           progress=False)
-
-train(1)
-before = peak()
-train(10)
-print(json.dumps(peak() - before))
-"""
-
-
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
-def test_a_million_rows_take_no_more_memory_than_a_few():
-    command = [sys.executable, "-c", MEMORY]
+def test_a_million_rows_take_no_more_memory_than_a_few_and_go_on_after_a_kill_within_an_epoch():
+    """Two epochs of a million rows each; `python tests/stream_kill.py` has small batches and more kills."""
+    command = [sys.executable, str(TESTS / "stream_kill.py"), "--batch", "25000", "--epochs", "2", "--kills", "1"]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=with_tests_on_path())
-    assert json.loads(done.stdout) < 20, "MiB; the rows themselves are 84"
+    seen = json.loads(done.stdout)
+    assert seen["same bits"]
+    assert seen["killed after"][0] >= seen["resumed from"][0] > seen["steps of an epoch"] == 40
+    few, *many = seen["grew by MiB"]
+    assert max(many) - few < 20, "MiB; the rows of an epoch are 80"

@@ -60,6 +60,10 @@ def fit(
     ctx: typer.Context,
     file: Annotated[Path | None, typer.Argument(help="CSV or Parquet file with the rows to learn from.")] = None,
     target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
+    weight_column: Annotated[
+        str | None,
+        typer.Option(help="Name of a column with what each row counts for, from 0; none to predict from."),
+    ] = None,
     method: Annotated[
         str | None, typer.Option(help="Name of a method, see `bayesemble methods`; deep_ensemble by default.")
     ] = None,
@@ -207,7 +211,7 @@ def _request(given: dict[str, Any], flags: dict[str, str], config: Path | None) 
     recipe = replace(recipe, **parts, settings={**recipe.settings, **chosen})
     if before is None and not {"file", "target"} <= given.keys():
         raise typer.BadParameter("FILE and --target are needed, unless a --config has them.")
-    parts = {name: given[name] for name in ("target", "task", "test", "seed") if name in given}
+    parts = {name: given[name] for name in ("target", "weight_column", "task", "test", "seed") if name in given}
     parts |= {"file": str(given["file"])} if "file" in given else {}
     return TableRequest(**parts, recipe=recipe) if before is None else replace(before, **parts, recipe=recipe)
 

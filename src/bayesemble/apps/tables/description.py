@@ -34,11 +34,13 @@ class TableRequest:
     )
     seed: int = setting(0, "seed that all randomness derives from")
     recipe: Recipe = field(default_factory=Recipe)
+    weight_column: str | None = setting(None, "column with the weights of rows, which is none to predict from")
 
     def __post_init__(self) -> None:
         validate(self)
         require(self.file != "", "a file with rows to learn from is needed")
         require(self.target != "", "the name of the target column is needed")
+        require(self.target != self.weight_column, f"{self.target!r} is the target, and cannot weigh the rows too")
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,8 +44,9 @@ def in_test(hashes: Hashes, share: float) -> npt.NDArray[np.bool_]:
 class Splitter:
     """Tells the held-out rows of a table from the others, and remembers the hashes of all."""
 
-    def __init__(self, seed: int, share: float, columns: Sequence[str] = ()) -> None:
-        self._seed, self._share = seed, share
+    def __init__(self, seed: int, share: float, columns: Sequence[str] = (), apart: str | None = None) -> None:
+        """Rows are known by these columns, or by all but the one that is apart, such as that of weights."""
+        self._seed, self._share, self._apart = seed, share, apart
         self._columns = tuple(columns)
         self._seen: list[Hashes] = []
 
@@ -53,7 +54,7 @@ class Splitter:
         """The held-out rows of a whole table, or the others; those without a column are refused."""
         self._seen, source, count = [], "", 0
         for chunk in chunks:
-            self._columns = self._columns or tuple(chunk.columns)
+            self._columns = self._columns or tuple(name for name in chunk.columns if name != self._apart)
             hashes = hash_rows(chunk, self._columns, self._seed)
             self._seen.append(hashes)
             mask = in_test(hashes, self._share)

@@ -91,18 +91,23 @@ def fit_table(
     folder, recipe = Path(out), request.recipe
     request = replace(request, file=str(Path(request.file).resolve()))
     method = recipe.make_method()  # before anything is read: a wrong setting is said at once
-    splitter = Splitter(request.seed, request.test)
-    schema = find_schema(splitter.part(read_rows(request.file), test=False), request.target, request.task)
+    weight = request.weight_column
+    splitter = Splitter(request.seed, request.test, apart=weight)
+
+    def chunks(test: bool) -> Iterator[Chunk]:
+        return splitter.part(_that_count(read_rows(request.file), weight), test)
+
+    schema = find_schema(chunks(test=False), request.target, request.task, weight)
     known = splitter.seen()
-    rows = _joined([schema.encode(chunk) for chunk in splitter.part(read_rows(request.file), test=False)])
+    rows = _joined([_encode(schema, chunk, weight) for chunk in chunks(test=False)])
     left_out: list[str] = []
-    tests = list(_encode_tests(schema, splitter.part(read_rows(request.file), test=True), left_out))
+    tests = list(_encode_tests(schema, chunks(test=True), left_out, weight))
     assert rows.targets is not None
     likelihood, num_outputs = likelihood_of(schema, recipe)
     network = recipe.make_network(method, rows.numbers, schema.category_sizes, num_outputs)
     if schema.task == "count":
-        network["offset"] = math.log(rows.targets.mean())
-    description = Description(request, schema, network, baseline_of(schema, rows.targets), known.stamp())
+        network["offset"] = math.log(np.average(rows.targets, weights=rows.weights))
+    description = Description(request, schema, network, baseline_of(schema, rows), known.stamp())
     labels = schema.task == "classification"
     held_out = recipe.hold_out(method, rows.targets, labels, request.seed)
     begin(folder, description)
@@ -110,7 +115,17 @@ def fit_table(
     for line in (*schema.notes, *left_out, _overview(schema, sum(len(part.rows) for part in tests), recipe.method)):
         say(line)
     ensemble = train(
-        recipe, method, network, likelihood, inputs_of(rows), rows.targets, held_out, request.seed, folder, progress
+        recipe,
+        method,
+        network,
+        likelihood,
+        inputs_of(rows),
+        rows.targets,
+        held_out,
+        request.seed,
+        folder,
+        progress,
+        rows.weights,
     )
     description = replace(description, stretch=stretch_of(ensemble))
     run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
@@ -163,16 +178,16 @@ def _unfinished(standing: Standing | None) -> tuple[str, ...]:
 def evaluate_table(run: TableRun, file: str | Path | None = None) -> Evaluation:
     """Scores on the rows of a file with targets, or (None) on the held-out rows of the one that was trained on."""
     notes = list(run.notes)
-    chunks, where = _scored(run, file, notes)
-    evaluation = run.evaluate(_encode_tests(run.schema, chunks, notes), where)
+    parts, where = _scored(run, file, notes)
+    evaluation = run.evaluate(parts, where)
     return replace(evaluation, notes=notes)
 
 
 def diagnose_table(run: TableRun, file: str | Path | None = None) -> tuple[Diagnosis, Evaluation]:
     """Members and weights on the rows that `evaluate_table` takes, all in memory, and its result."""
     notes = list(run.notes)
-    chunks, where = _scored(run, file, notes)
-    tests = list(_encode_tests(run.schema, chunks, notes))
+    parts, where = _scored(run, file, notes)
+    tests = list(parts)
     if not tests:
         raise DataError("there are no rows with targets to examine the members on; name a file")
     rows = _joined(tests)
@@ -247,19 +262,44 @@ def _check_out(out: Path, file: Path, run: TableRun) -> None:
 # --- rows ---
 
 
-def _scored(run: TableRun, file: str | Path | None, notes: list[str]) -> tuple[Iterable[Chunk], str]:
-    return (_held_out(run, notes), "held-out ") if file is None else (read_rows(file), "")
+def _scored(run: TableRun, file: str | Path | None, notes: list[str]) -> tuple[Iterable[Encoded], str]:
+    """Rows with targets, and their weights if the run has such a column and the file too; and which rows these are."""
+    weight = run.description.request.weight_column
+    if file is None:
+        return _encode_tests(run.schema, _held_out(run, notes), notes, weight), "held-out "
+    if weight is not None and weight not in next(iter(read_rows(file, 1))).columns:
+        notes.append(f"{file} has no column {shown(weight)}, by which rows count: here all count alike")
+        weight = None
+    return _encode_tests(run.schema, _that_count(read_rows(file), weight), notes, weight), ""
 
 
 def _held_out(run: TableRun, notes: list[str]) -> Iterator[Chunk]:
     """The held-out rows of the file that the run was trained on; refused at the end if it has lost trained rows."""
     request, known = run.description.request, KnownRows.read(run.folder, run.description.rows)
     splitter = Splitter(request.seed, request.test, known.columns)
-    yield from splitter.part(read_rows(request.file), test=True)
+    yield from splitter.part(_that_count(read_rows(request.file), request.weight_column), test=True)
     notes += known.compare(splitter.seen(), request.test, request.file)
 
 
-def _encode_tests(schema: Schema, chunks: Iterable[Chunk], notes: list[str]) -> Iterator[Encoded]:
+def _that_count(chunks: Iterable[Chunk], weight: str | None) -> Iterator[Chunk]:
+    """All rows, or those of positive weight."""
+    source, count = "", 0
+    for chunk in chunks:
+        kept = chunk if weight is None else chunk.take(chunk.weights(weight) > 0)
+        source, count = chunk.source, count + len(kept.rows)
+        if len(kept.rows):
+            yield kept
+    if weight is not None and not count:
+        raise DataError(f"{source}: no row has a weight above 0 in the column {shown(weight)}")
+
+
+def _encode(schema: Schema, chunk: Chunk, weight: str | None) -> Encoded:
+    return replace(schema.encode(chunk), weights=None if weight is None else chunk.weights(weight))
+
+
+def _encode_tests(
+    schema: Schema, chunks: Iterable[Chunk], notes: list[str], weight: str | None = None
+) -> Iterator[Encoded]:
     """Rows with targets; those of a class that no training row has are left out, and that is noted."""
     target, left_out = schema.target, 0
     for chunk in chunks:
@@ -270,7 +310,7 @@ def _encode_tests(schema: Schema, chunks: Iterable[Chunk], notes: list[str]) -> 
             left_out += int((~known).sum())
             chunk = chunk.take(known)
         if len(chunk.rows):
-            yield schema.encode(chunk)
+            yield _encode(schema, chunk, weight)
     if left_out:
         notes.append(f"{left_out:,} rows to be scored are left out: no training row has their class")
 
@@ -286,7 +326,8 @@ def rows_with_targets(schema: Schema, file: str | Path, notes: list[str]) -> Enc
 def _joined(parts: list[Encoded]) -> Encoded:
     arrays = {
         name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("rows", "numbers", "categories", "targets")
+        for name in ("rows", "numbers", "categories", "targets", "weights")
+        if getattr(parts[0], name) is not None
     }
     return Encoded(**arrays, odd=[cell for part in parts for cell in part.odd], ignored=[])
 
@@ -295,7 +336,8 @@ def taken(rows: Encoded, chosen: Any) -> Encoded:
     """Some of the rows, by a mask or by their places."""
     assert rows.targets is not None
     numbers, categories, targets = rows.numbers[chosen], rows.categories[chosen], rows.targets[chosen]
-    return Encoded(rows.rows[chosen], numbers, categories, targets, rows.odd, [])
+    weights = None if rows.weights is None else rows.weights[chosen]
+    return Encoded(rows.rows[chosen], numbers, categories, targets, rows.odd, [], weights)
 
 
 def inputs_of(rows: Encoded) -> Any:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from bayesemble.apps.tables.evaluation import Evaluation
@@ -46,11 +45,12 @@ def likelihood_of(schema: Schema, recipe: Recipe) -> tuple[Likelihood, int]:
     return recipe.real_likelihood(), 2
 
 
-def baseline_of(schema: Schema, targets: npt.NDArray[Any]) -> float | str:
-    """The simplest prediction: the mean of the targets, or the most frequent class."""
+def baseline_of(schema: Schema, rows: Encoded) -> float | str:
+    """The simplest prediction: the mean of the targets, or the most frequent class, by the weights of rows."""
+    assert rows.targets is not None
     if schema.task == "classification":
-        return schema.target.categories[int(np.bincount(targets).argmax())]
-    return float(schema.decode_targets(targets).mean())
+        return schema.target.categories[int(np.bincount(rows.targets, rows.weights).argmax())]
+    return float(np.average(schema.decode_targets(rows.targets), weights=rows.weights))
 
 
 def in_units(schema: Schema, predictive: Predictive) -> Predictive:
@@ -122,19 +122,19 @@ def evaluate_rows(
     where: str,
 ) -> Evaluation:
     """Scores of the rows, those of the baseline, and what they mean in words; `where` says which rows these are."""
-    summary, unlike, misses = Summary(), 0, 0.0
+    summary, unlike, misses, total = Summary(), 0, 0.0, 0.0
     classes = schema.task == "classification"
     for rows in parts:
         predictive, targets = predict(rows), schema.decode_targets(rows.targets if rows.targets is not None else [])
-        if classes:
-            misses += float((targets != baseline).sum())
-            summary.update(predictive, rows.targets)
-        else:
-            misses += float(np.square(targets - baseline).sum())
-            summary.update(predictive, targets)
+        weights = np.ones(len(targets)) if rows.weights is None else rows.weights
+        total += float(weights.sum())
+        misses += float((weights * (targets != baseline if classes else np.square(targets - baseline))).sum())
+        summary.update(predictive, rows.targets if classes else targets, rows.weights)
         unlike += int(rows.unlike.sum())
     num = summary.num_rows
-    reached = {"accuracy": 1 - misses / num} if classes and num else {"rmse": math.sqrt(misses / num)} if num else {}
+    reached = (
+        {"accuracy": 1 - misses / total} if classes and num else {"rmse": math.sqrt(misses / total)} if num else {}
+    )
     evaluation = Evaluation(
         rows=num,
         unlike=unlike,

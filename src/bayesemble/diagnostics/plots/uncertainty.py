@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bayesemble.core.arrays import NumpyArray
 from bayesemble.core.settings import require
 from bayesemble.diagnostics.plots.style import as_array, entry, mark, method_axes, with_legend
+from bayesemble.predictive import Predictive
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,16 +32,17 @@ def plot_entropy(
     """Draw how uncertainty is distributed over rows: filled for known data, dashed for foreign data. Apart is better.
 
     Args:
-        known: Uncertainty of rows like those trained on, as `Predictive.uncertainty` gives it.
-        ood: Uncertainty of rows of another kind, foreign to the training data.
+        known: Uncertainty of rows like those trained on, as `Predictive.uncertainty` gives it, or a `Predictive`, whose
+            total uncertainty is taken.
+        ood: The same of rows of another kind, foreign to the training data.
         bins: Number of bins from 0 to the largest uncertainty, or their edges, the same for all methods;
             rows beyond count in the outer bins.
         quantity: What the uncertainty is.
         unit: Its unit.
     """
-    parts = [("known data", as_array(known).ravel())]
+    parts = [("known data", _uncertainty(known))]
     if ood is not None:
-        parts.append(("foreign data", as_array(ood).ravel()))
+        parts.append(("foreign data", _uncertainty(ood)))
     require(all(len(values) for _, values in parts), "the uncertainty of at least one row was needed, got none")
     largest = max(values.max() for _, values in parts)
     edges = np.linspace(0, largest if largest > 0 else 1, bins + 1) if isinstance(bins, int) else np.asarray(bins)
@@ -53,6 +56,10 @@ def plot_entropy(
             mark(group, [ax.stairs(heights, edges, fill=True, color=color, alpha=0.15)])
     ax.set(xlabel=f"{quantity} ({unit})", ylabel=f"Density (1/{unit})")
     return with_legend(ax)
+
+
+def _uncertainty(given: Any) -> NumpyArray:
+    return as_array(given.uncertainty("total") if isinstance(given, Predictive) else given).ravel()
 
 
 def plot_accuracy_against_confidence(

@@ -56,10 +56,11 @@ def add_lora(name: str, layer: nn.Module, rank: int, alpha: float) -> None:
     """Give a dense layer an adapter, in place."""
     if isinstance(layer, LoraLinear):
         raise ModelError(f"the layer {name!r} has an adapter already; adapt the network that it was made from")
-    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
+    own = getattr(layer.forward, "__func__", None)  # a forward may be put into a layer too, and would hide ours
+    if not isinstance(layer, nn.Linear) or own is not nn.Linear.forward:
+        came = f"is a {type(layer).__name__}" + (" with another forward" if type(layer) is nn.Linear else "")
         raise ModelError(
-            f"a low-rank adapter needs an nn.Linear, the layer {name!r} is a {type(layer).__name__}; "
-            "name other layers by targets="
+            f"a low-rank adapter needs an nn.Linear, the layer {name!r} {came}; name other layers by targets="
         )
     frozen = layer.weight
     layer.__class__ = LoraLinear  # its hooks and names stay

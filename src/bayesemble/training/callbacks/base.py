@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from bayesemble.core.errors import SettingError
@@ -19,6 +20,7 @@ OnEpoch = Callable[[State, Row], bool | None]
 class Callback:
     """What wants to know of training. All functions are optional; an object of any class that has one of them will do.
 
+    They may be those of the class or be put into the object, as by `self.on_step = function`, also later.
     `on_step` and `on_epoch` stop training by returning True: after that step, or that epoch. What they are given is
     live: clone what is to be kept. An error that one raises ends `fit`; the last checkpoint stays. A
     `KeyboardInterrupt` counts as Ctrl-C: what there is is handed back.
@@ -44,21 +46,21 @@ class Callback:
 
 
 class Callbacks:
-    """All callbacks of a run; only what they have is called."""
+    """All callbacks of a run; only what they have when something happens is called, so that it may change."""
 
     def __init__(self, given: Sequence[Any] = (), on_epoch: OnEpoch | None = None) -> None:
-        self.given = tuple(given)
-        for one in self.given:
+        for one in given:
             _check(one)
-        self._of = {event: [getattr(one, event) for one in self.given if _has(one, event)] for event in _EVENTS}
-        if on_epoch is not None:
-            self._of["on_epoch"].append(on_epoch)
-        self.steps = self._of["on_step"]
+        self._all = (*given, *([] if on_epoch is None else [SimpleNamespace(on_epoch=on_epoch)]))
+
+    @property
+    def steps(self) -> list[Callable[..., Any]]:
         """What is called after every step; empty for most runs."""
+        return self._functions("on_step")
 
     def start(self, ensemble: Ensemble) -> None:
         """Training is about to begin."""
-        _any(self._of["on_start"], ensemble)
+        _any(self._functions("on_start"), ensemble)
 
     def step(self, step: int, info: Info) -> bool:
         """Whether training stops after this step."""
@@ -66,11 +68,14 @@ class Callbacks:
 
     def epoch(self, state: State, row: Row) -> bool:
         """Whether training stops after this epoch."""
-        return _any(self._of["on_epoch"], state, row)
+        return _any(self._functions("on_epoch"), state, row)
 
     def end(self, ensemble: Ensemble) -> None:
         """Training is over."""
-        _any(self._of["on_end"], ensemble)
+        _any(self._functions("on_end"), ensemble)
+
+    def _functions(self, event: str) -> list[Callable[..., Any]]:
+        return [getattr(one, event) for one in self._all if _has(one, event)]
 
 
 def _any(functions: list[Callable[..., Any]], *arguments: Any) -> bool:
@@ -80,14 +85,18 @@ def _any(functions: list[Callable[..., Any]], *arguments: Any) -> bool:
 
 
 def _has(one: Any, event: str) -> bool:
-    """Whether an object has a function of its own for an event."""
-    own = getattr(type(one), event, None)
-    return callable(getattr(one, event, None)) and own is not getattr(Callback, event)
+    """Whether an object has a function of its own for an event, be it of its class or put into the object."""
+    own = getattr(one, event, None)
+    return callable(own) and getattr(own, "__func__", own) is not getattr(Callback, event)
 
 
 def _check(one: Any) -> None:
     if isinstance(one, type):
         raise SettingError(f"a callback is an object, got the class {one.__name__}; call it")
+    for event in _EVENTS:
+        own = getattr(one, event, None)
+        if own is not None and not callable(own):
+            raise SettingError(f"{event} of a callback is a function, got {own!r}")
     if not isinstance(one, Callback) and not any(_has(one, event) for event in _EVENTS):
         hint = "; a function of state and row goes to on_epoch=..." if callable(one) else ""
         raise SettingError(f"a callback has on_start, on_step, on_epoch or on_end, got {one!r}{hint}")
