@@ -278,6 +278,44 @@ def own_members(_: Path) -> list[int]:
 
 
 @case
+def predicted(_: Path) -> dict[str, Any]:
+    """Members that stay on their ranks predict together, like one process; what that cannot do is said."""
+    foreign = torch.linspace(-3, 3, 2 * 1500, dtype=torch.float64).reshape(1500, 2)  # two batches of rows
+    found: dict[str, Any] = {}
+    for method in (
+        be.DeepEnsemble(num_members=3),
+        be.Repulsive(num_members=3),
+        be.Snapshot(num_members=3, snapshots=2),
+    ):
+        spread = train(method, be.Ranks(inner="loop", gather="predictions"))
+        whole, ours = train(method, "loop").predict(foreign), spread.predict(foreign)
+        parts = [
+            (getattr(ours, name) - getattr(whole, name)).abs().max() for name in ("mean", "epistemic", "aleatoric")
+        ]
+        assert len(ours.member_mean) == len(whole.member_mean) >= 3
+        found[type(method).__name__] = float(max(*parts, (ours.member_mean - whole.member_mean).abs().max()))
+    learned = be.Task(network, be.Gaussian(), be.NormalPrior(std=1.0))
+    settings: dict[str, Any] = {"epochs": 2, "progress": False, "seed": _SEED}
+    spread = be.fit(learned, be.Laplace(num_members=3), rows(), executor=be.Ranks(gather="predictions"), **settings)
+    whole = be.fit(learned, be.Laplace(num_members=3), rows(), executor="loop", **settings)
+    scores, expected = spread.evaluate(rows()), whole.evaluate(rows())
+    found["scores in closed form"] = max(abs(scores[name] - expected[name]) for name in expected)
+    rank = torch.distributed.get_rank()
+    for name, attempt in {
+        "other rows": lambda: spread.predict(foreign[: 5 + rank]),
+        "draws": lambda: spread.predict(foreign, num_draws=7),
+        "saved": lambda: spread.save("nowhere"),
+        "drawn": lambda: train(be.EMP(num_members=3), be.Ranks(gather="predictions")).predict(foreign),
+    }.items():
+        try:
+            attempt()
+            found[name] = "accepted"
+        except BayesembleError as error:
+            found[name] = str(error)
+    return found
+
+
+@case
 def exchanged(_: Path) -> dict[str, float]:
     """What the operations of a team give, against plain tensors."""
     team, plain = be.Ranks().team(5), torch.arange(5 * 7, dtype=torch.float64).reshape(5, 7)
