@@ -27,6 +27,7 @@ from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_row
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.data.find_schema import find_schema
+from bayesemble.data.remote.addresses import is_address, local_file
 from bayesemble.data.schema import Encoded, Schema, as_labels
 from bayesemble.data.table_files import Chunk, has_table_name, listed, read_rows, shown
 from bayesemble.data.table_writing import write_rows
@@ -89,14 +90,15 @@ def fit_table(
         say: Called with lines about the rows before training.
     """
     folder, recipe = Path(out), request.recipe
-    request = replace(request, file=str(Path(request.file).resolve()))
+    request = request if is_address(request.file) else replace(request, file=str(Path(request.file).resolve()))
+    file = local_file(request.file)
     method = recipe.make_method()  # before anything is read: a wrong setting is said at once
     splitter = Splitter(request.seed, request.test)
-    schema = find_schema(splitter.part(read_rows(request.file), test=False), request.target, request.task)
+    schema = find_schema(splitter.part(read_rows(file), test=False), request.target, request.task)
     known = splitter.seen()
-    rows = _joined([schema.encode(chunk) for chunk in splitter.part(read_rows(request.file), test=False)])
+    rows = _joined([schema.encode(chunk) for chunk in splitter.part(read_rows(file), test=False)])
     left_out: list[str] = []
-    tests = list(_encode_tests(schema, splitter.part(read_rows(request.file), test=True), left_out))
+    tests = list(_encode_tests(schema, splitter.part(read_rows(file), test=True), left_out))
     assert rows.targets is not None
     likelihood, num_outputs = likelihood_of(schema, recipe)
     network = recipe.make_network(method, rows.numbers, schema.category_sizes, num_outputs)
@@ -255,7 +257,7 @@ def _held_out(run: TableRun, notes: list[str]) -> Iterator[Chunk]:
     """The held-out rows of the file that the run was trained on; refused at the end if it has lost trained rows."""
     request, known = run.description.request, KnownRows.read(run.folder, run.description.rows)
     splitter = Splitter(request.seed, request.test, known.columns)
-    yield from splitter.part(read_rows(request.file), test=True)
+    yield from splitter.part(read_rows(local_file(request.file)), test=True)
     notes += known.compare(splitter.seen(), request.test, request.file)
 
 
