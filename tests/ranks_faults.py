@@ -1,11 +1,13 @@
 """Jobs of two ranks that are disturbed on purpose, under torchrun; each has to end with the bits of an undisturbed one.
 
 python tests/ranks_faults.py kill 20      # SIGKILL of a rank at a random moment, --max-restarts 2
+python tests/ranks_faults.py write 10     # SIGKILL of a rank that is writing its file of a checkpoint
 python tests/ranks_faults.py stop         # SIGSTOP of a rank, noticed by the timeout
 python tests/ranks_faults.py hosts        # two hosts in network namespaces (needs root); the link is cut, and mended
 """
 
 import hashlib
+import itertools
 import os
 import random
 import signal
@@ -22,6 +24,7 @@ import torch
 from torch import nn
 
 import bayesemble as be
+from bayesemble.training.run_folders import tensor_files
 
 LIMIT = 10.0
 METHODS = {
@@ -44,6 +47,8 @@ def rank(folder: str, kind: str) -> None:
     x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
     own, attempt = int(os.environ["RANK"]), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     disturbed = os.environ.get("DISTURB", "").split()  # rank, seconds, signal
+    if (writing := os.environ.get("KILL_WRITING", "").split()) and attempt == "0" and own == int(writing[0]):
+        _die_writing(*map(int, writing[1:]))
 
     def disturb() -> None:
         time.sleep(float(disturbed[1]))
@@ -77,10 +82,27 @@ def rank(folder: str, kind: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-def job(folder: Path, kind: str, disturbed: str = "", restarts: int = 0) -> str:
+def _die_writing(number: int, share: int) -> None:
+    """Let this process end at the file of that number, when so many hundredths of it are there."""
+    plain, seen = tensor_files.save_file, itertools.count(1)
+
+    def save_file(tensors: Any, path: Path, metadata: Any) -> None:
+        last = next(seen) == number
+        plain(tensors, path, metadata)
+        if last:
+            content = path.read_bytes()
+            (path if share == 100 else path.with_name(".tmpAb3xYz")).write_bytes(content[: len(content) * share // 100])
+            if share < 100:
+                path.write_bytes(b"")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    tensor_files.save_file = save_file
+
+
+def job(folder: Path, kind: str, disturbed: str = "", restarts: int = 0, writing: str = "") -> str:
     """What a job of two ranks on one host comes to."""
     command = [*TORCHRUN, "--standalone", f"--max-restarts={restarts}", "--nproc-per-node=2", __file__, "rank"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "DISTURB": disturbed}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "DISTURB": disturbed, "KILL_WRITING": writing}
     done = subprocess.run(
         [*command, str(folder), kind], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -100,6 +122,18 @@ def kill(root: Path, times: int) -> None:
         disturbed = f"{random.randrange(2)} {random.uniform(0, 4):.3f} {int(signal.SIGKILL)}"
         found = job(root / str(number), kind, disturbed, restarts=2)
         print(f"{kind:10} {disturbed:12} {'the same bits' if found == expected[kind] else 'OTHER BITS ' + found}")
+
+
+def write(root: Path, times: int) -> None:
+    """SIGKILL of either rank while it writes: its members, or what all share, nothing, half or all of the file."""
+    expected = {kind: job(root / kind, kind) for kind in METHODS}
+    for number in range(times):
+        kind = list(METHODS)[number % len(METHODS)]
+        writing = f"{number % 2} {random.randrange(2, 30)} {random.choice((0, 50, 100))}"
+        found = job(root / str(number), kind, restarts=1, writing=writing)
+        left = [one.name for one in (root / str(number)).glob(".writing-*")]
+        same = "the same bits" if found == expected[kind] else f"OTHER BITS {found}"
+        print(f"{kind:10} rank, file, % of it: {writing:8} {same}, left behind: {left}", flush=True)
 
 
 def stop(root: Path) -> None:
@@ -168,4 +202,5 @@ if __name__ == "__main__":
         rank(*sys.argv[2:])
     else:
         with tempfile.TemporaryDirectory() as place:
-            {"kill": kill, "stop": stop, "hosts": hosts}[sys.argv[1]](Path(place), *map(int, sys.argv[2:]))
+            modes: dict[str, Any] = {"kill": kill, "write": write, "stop": stop, "hosts": hosts}
+            modes[sys.argv[1]](Path(place), *map(int, sys.argv[2:]))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.core.errors import BayesembleError
+from bayesemble.core.files import process_tag
 from bayesemble.methods import METHODS, make_method
 
 PROCESSES, SECONDS = 2, 240
@@ -159,42 +160,111 @@ def weighted_rows(_: Path) -> float:
     return difference(*runs)
 
 
-@case
-def checkpoints(folder: Path) -> dict[str, float]:
-    """A run that is stopped, and gone on with by two ranks and by one process; then without a file of members."""
+class OverError(Exception):
+    """What ends a run in the middle."""
 
-    class OverError(Exception):
-        pass
+
+def half_a_run(folder: Path) -> None:
+    """The folder of a run over ranks that ended within its last epoch."""
 
     def stop(_: Any, row: dict[str, Any]) -> None:
         if row["epoch"] == 2:
             raise OverError
 
-    method, ranks, found = be.Stein(num_members=3), be.Ranks(inner="loop", timeout=60), {}
-    common = {"epochs": 3, "checkpoint_every": "2 steps", "checkpoint": folder / "run", "resume": True}
     with suppress(OverError):
-        train(method, ranks, **common, on_epoch=stop)
+        train(be.Stein(num_members=3), be.Ranks(inner="loop", timeout=60), **kept_in(folder), on_epoch=stop)
+
+
+def kept_in(folder: Path) -> dict[str, Any]:
+    """Settings of a run with several checkpoints in a folder."""
+    return {"epochs": 3, "checkpoint_every": "2 steps", "checkpoint": folder, "resume": True}
+
+
+@case
+def checkpoints(folder: Path) -> dict[str, float]:
+    """A run that is stopped, and gone on with by two ranks and by one process."""
+    method, ranks, found = be.Stein(num_members=3), be.Ranks(inner="loop", timeout=60), {}
+    half_a_run(folder / "run")
     first = torch.distributed.get_rank() == 0
     if first:
-        shutil.copytree(folder / "run", folder / "alone")
+        for name in ("alone", *FAULTS):
+            shutil.copytree(folder / "run", folder / name)
     torch.distributed.barrier()
-    ours = train(method, ranks, **common)
+    ours = train(method, ranks, **kept_in(folder / "run"))
     if first:
         expected = train(method, "loop", epochs=3)
         found["ranks"] = difference(ours, expected)
         found["loaded"] = difference(be.load(folder / "run", network), ours)
-        found["alone"] = difference(train(method, "loop", **common | {"checkpoint": folder / "alone"}), expected)
-        newest = max((folder / "run").glob("checkpoint-*"))
-        damaged = newest / "members-000002-000003.safetensors"
-        content = bytearray(damaged.read_bytes())
-        content[-1] ^= 1
-        damaged.write_bytes(content)
+        found["alone"] = difference(train(method, "loop", **kept_in(folder / "alone")), expected)
+    torch.distributed.barrier()
+    return found
+
+
+def _flipped(newest: Path) -> str:
+    damaged = newest / "members-000002-000003.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    return f"{damaged.name} is damaged: its contents are not those that were written; training goes on from"
+
+
+def _deleted(newest: Path) -> str:
+    (newest / "members-000000-000002.safetensors").unlink()
+    return "members-000000-000002.safetensors is missing"
+
+
+def _half_written(newest: Path) -> str:
+    """What two killed ranks leave: a file that was being written, and a checkpoint that had no manifest yet."""
+    with subprocess.Popen(["true"]) as gone:
+        pass
+    number, tag = int(newest.name.removeprefix("checkpoint-")) + 1, f"{gone.pid}@{process_tag().partition('@')[2]}"
+    ended = newest.parent / f".writing-checkpoint-{number:06d}-{tag}"
+    ended.mkdir()
+    content = (newest / "members-000002-000003.safetensors").read_bytes()
+    (ended / ".tmpAb3xYz").write_bytes(content[: len(content) // 2])
+    (ended / "members-000000-000002.safetensors").touch()
+    return ""
+
+
+def _without_manifest(newest: Path) -> str:
+    (newest / "manifest.json").unlink()
+    return "manifest.json is missing: the checkpoint is incomplete"
+
+
+FAULTS: dict[str, Callable[[Path], str]] = {
+    "flipped": _flipped,
+    "deleted": _deleted,
+    "half written": _half_written,
+    "without manifest": _without_manifest,
+}
+
+
+@case
+def faults(folder: Path) -> dict[str, dict[str, Any]]:
+    """Ranks go on from folders that were damaged: how far from the undisturbed run, what was said, what is left."""
+    method, ranks, found = be.Stein(num_members=3), be.Ranks(inner="loop", timeout=60), {}
+    undisturbed = train(method, ranks, epochs=3)
+    for name, damage in FAULTS.items():
+        words = damage(max((folder / name).glob("checkpoint-*"))) if torch.distributed.get_rank() == 0 else ""
+        torch.distributed.barrier()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            again = be.fit(task(), method, rows(), batch_size=5, seed=_SEED, executor="loop", progress=False, **common)
-        found["damaged"] = difference(again, expected)
-        found["named"] = float(any(damaged.name in str(one.message) for one in told))
-    torch.distributed.barrier()
+            again = be.fit(
+                task(),
+                method,
+                rows(),
+                batch_size=5,
+                seed=_SEED,
+                executor=ranks,
+                progress=False,
+                **kept_in(folder / name),
+            )
+        said = [str(one.message) for one in told if "training goes on from" in str(one.message)]
+        found[name] = {
+            "difference": difference(again, undisturbed),
+            "named": len(said) == bool(words) and all(words in one for one in said),
+            "left": [one.name for one in (folder / name).glob(".writing-*")],
+        }
     return found
 
 
@@ -205,6 +275,44 @@ def own_members(_: Path) -> list[int]:
     counts = [torch.zeros(1, dtype=torch.int64) for _ in range(PROCESSES)]
     torch.distributed.all_gather(counts, torch.tensor([ours.num_members]))
     return [int(count) for count in counts]
+
+
+@case
+def predicted(_: Path) -> dict[str, Any]:
+    """Members that stay on their ranks predict together, like one process; what that cannot do is said."""
+    foreign = torch.linspace(-3, 3, 2 * 1500, dtype=torch.float64).reshape(1500, 2)  # two batches of rows
+    found: dict[str, Any] = {}
+    for method in (
+        be.DeepEnsemble(num_members=3),
+        be.Repulsive(num_members=3),
+        be.Snapshot(num_members=3, snapshots=2),
+    ):
+        spread = train(method, be.Ranks(inner="loop", gather="predictions"))
+        whole, ours = train(method, "loop").predict(foreign), spread.predict(foreign)
+        parts = [
+            (getattr(ours, name) - getattr(whole, name)).abs().max() for name in ("mean", "epistemic", "aleatoric")
+        ]
+        assert len(ours.member_mean) == len(whole.member_mean) >= 3
+        found[type(method).__name__] = float(max(*parts, (ours.member_mean - whole.member_mean).abs().max()))
+    learned = be.Task(network, be.Gaussian(), be.NormalPrior(std=1.0))
+    settings: dict[str, Any] = {"epochs": 2, "progress": False, "seed": _SEED}
+    spread = be.fit(learned, be.Laplace(num_members=3), rows(), executor=be.Ranks(gather="predictions"), **settings)
+    whole = be.fit(learned, be.Laplace(num_members=3), rows(), executor="loop", **settings)
+    scores, expected = spread.evaluate(rows()), whole.evaluate(rows())
+    found["scores in closed form"] = max(abs(scores[name] - expected[name]) for name in expected)
+    rank = torch.distributed.get_rank()
+    for name, attempt in {
+        "other rows": lambda: spread.predict(foreign[: 5 + rank]),
+        "draws": lambda: spread.predict(foreign, num_draws=7),
+        "saved": lambda: spread.save("nowhere"),
+        "drawn": lambda: train(be.EMP(num_members=3), be.Ranks(gather="predictions")).predict(foreign),
+    }.items():
+        try:
+            attempt()
+            found[name] = "accepted"
+        except BayesembleError as error:
+            found[name] = str(error)
+    return found
 
 
 @case

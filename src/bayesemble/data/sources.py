@@ -7,6 +7,7 @@
     cifar-10-batches-py/       a folder of CIFAR-10 or CIFAR-100 in the python or binary form
     svhn/                      a folder with train_32x32.mat and test_32x32.mat; or one MAT file
     birds/                     a folder with a subfolder of images for each class
+    s3://bucket/houses.npz     a file at an address: see `remote/addresses.py`
 
 Of an NPZ file, whole numbers and texts in y are classes, real numbers are numbers to predict. Sets without a test part
 lose one fifth of their rows to it, drawn by the seed. Inputs are scaled by the training part: each column of a table by
@@ -39,6 +40,7 @@ from bayesemble.data.catalogue import (
     split_rows,
 )
 from bayesemble.data.find_schema import find_schema
+from bayesemble.data.remote.addresses import exists, is_address, local_copy
 from bayesemble.data.schema import Encoded, Schema
 from bayesemble.data.table_files import Chunk, listed, read_rows
 
@@ -77,6 +79,9 @@ def load_data(text: str, seed: int = 0, rows: int | None = None, ood: str | None
 def resolve_data(text: str) -> str:
     """The text with the whole path, so that it can be read from elsewhere too; names of embedded sets stay."""
     if text in DATASETS:
+        return text
+    if is_address(text):
+        _place(text)
         return text
     path, column = _place(text)
     return str(path.resolve()) + (f":{column}" if column else "")
@@ -123,6 +128,8 @@ def usual_epochs(text: str, num_train: int) -> int:
 
 def _place(text: str) -> tuple[Path, str | None]:
     """The file or folder, and the column after the last colon; a path may have colons itself."""
+    if is_address(text):
+        return _place_of_address(text)
     if Path(text).exists():
         return Path(text), None
     path, colon, column = text.rpartition(":")
@@ -132,6 +139,15 @@ def _place(text: str) -> tuple[Path, str | None]:
         f"unknown data set {text!r}; choose one of {', '.join(DATASETS)}, or a file or folder that is there: "
         "table.csv:target, arrays.npz, or a folder of images"
     )
+
+
+def _place_of_address(text: str) -> tuple[Path, str | None]:
+    if exists(text):
+        return local_copy(text), None
+    address, _, column = text.rpartition(":")
+    if is_address(address) and exists(address):
+        return local_copy(address), column
+    raise DataError(f"there is no file at {text!r}; an address names one file: s3://bucket/table.csv:target")
 
 
 def _read(text: str, seed: int) -> _Whole:

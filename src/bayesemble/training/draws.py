@@ -12,6 +12,7 @@ from bayesemble.core import seeds
 from bayesemble.core.members import Members, State
 from bayesemble.core.memory import how_many_fit
 from bayesemble.core.settings import require
+from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 
 _BYTES_AT_A_TIME = 1 << 28  # of drawn leaves
@@ -32,6 +33,8 @@ class DrawnNetworks:
     num: int | None
     """How many; None lets the method say."""
     seed: int
+    team: Team = ALONE
+    """The processes that the others are on, where these are not all; they predict together."""
 
     def __post_init__(self) -> None:
         require(self.num is None or self.num >= 1, f"num_draws is a number from 1, or None, got {self.num}")

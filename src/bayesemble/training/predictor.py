@@ -13,13 +13,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
-from bayesemble.core.errors import BayesembleError, DataError
+from bayesemble.core.errors import BayesembleError, DataError, SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.types import Inputs, Leaves, map_tensors, tensors_of
 from bayesemble.execute.choose import for_draws
 from bayesemble.execute.executor import Executor, thread_count
 from bayesemble.execute.programs.outputs import RecordedOutputs
 from bayesemble.execute.programs.predictions import RecordedPredictions
+from bayesemble.execute.ranks.predictions import of_everyone
+from bayesemble.execute.ranks.team import ALONE
 from bayesemble.execute.rule import FEWEST_ROWS, PredictionLoad, prediction_load
 from bayesemble.methods import Method
 from bayesemble.predictive import Predictive
@@ -78,7 +80,8 @@ class Predictor:
     @cached_property
     def rows_at_a_time(self) -> int:
         """How many rows to predict in one go, unless told otherwise."""
-        if self._load is None or not self.networks.at_hand or _mixes_rows(self.task.module):
+        together = self.networks.team is not ALONE  # with processes that would come to another number
+        if together or self._load is None or not self.networks.at_hand or _mixes_rows(self.task.module):
             return _ROWS_OF_DRAWS
         found = self._load.rows_at_a_time
         return min(found, _ROWS_OF_DRAWS) if self.networks.sampled else found
@@ -88,7 +91,8 @@ class Predictor:
         """Whether batches of rows are predicted by the same operations on the same networks."""
         method = self.networks.method
         quicker = type(method).outputs_at_once is not Method.outputs_at_once
-        return self.networks.at_hand and not method.keeps_dropout and not (self.networks.sampled and quicker)
+        alone = self.networks.team is ALONE  # others cannot be told anything by what was recorded
+        return alone and self.networks.at_hand and not method.keeps_dropout and not (self.networks.sampled and quicker)
 
     @cached_property
     def _predictions(self) -> RecordedPredictions:
@@ -126,10 +130,22 @@ class Predictor:
         if found is None:
             return None
         means, variances = (_at_least_single(part.cpu()) for part in found)
-        members = _without_network(networks.state.members)
+        (means, variances), members = self._of_everyone((means, variances), networks.state.members, inputs)
         return self._calibrated(self.task.predictive_of_normals(means, variances, members))
 
+    def _of_everyone(
+        self, outputs: tuple[Tensor, ...], members: Members, inputs: Inputs
+    ) -> tuple[tuple[Tensor, ...], Members]:
+        """With those of networks on other processes, where these are not all."""
+        num, team = self.networks.state.members.num_members, self.networks.team
+        return of_everyone(outputs, _without_network(members), inputs, num, team)
+
     def _by_networks(self, inputs: Inputs, per_member: bool, number: int) -> Predictive:
+        if self.networks.sampled and self.networks.team is not ALONE:
+            raise SettingError(
+                f"{type(self.networks.method).__name__} draws networks from all members, but these stayed on their "
+                "ranks: train with Ranks(gather=True), or with gather=False for predictions of the members here"
+            )
         outputs: list[Tensor] = []
         parts: list[Members] = []
         begin, run = 0, self._runner(inputs, per_member, number)
@@ -141,6 +157,7 @@ class Predictor:
             begin += members.num_members
         whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         members = parts[0] if len(parts) == 1 else Members.concat(parts)
+        (whole,), members = self._of_everyone((whole,), members, inputs)
         return self._calibrated(self.task.predictive(whole, members))
 
     def _calibrated(self, predictive: Predictive) -> Predictive:

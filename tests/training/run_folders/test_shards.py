@@ -7,7 +7,7 @@ import torch
 
 from bayesemble.core.errors import CheckpointError
 from bayesemble.training.run_folders import shards
-from ranks_job import found
+from ranks_job import FAULTS, found
 
 
 @pytest.mark.parametrize("who", ["ranks", "alone"])
@@ -19,9 +19,12 @@ def test_one_process_loads_what_ranks_wrote():
     assert found()["checkpoints"]["loaded"] == 0
 
 
-def test_a_damaged_file_of_members_is_named_and_the_checkpoint_before_it_is_used():
-    assert found()["checkpoints"]["named"] == 1
-    assert found()["checkpoints"]["damaged"] <= 1e-12
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_damaged_is_named_and_ranks_go_on_from_the_checkpoint_before_to_the_very_bits(fault):
+    came = found()["faults"][fault]
+    assert came["named"]
+    assert came["difference"] == 0
+    assert came["left"] == []
 
 
 def test_any_members_are_put_together_from_any_files():

@@ -58,7 +58,9 @@ def _training(help: str, *names: str) -> Any:
 
 def fit(
     ctx: typer.Context,
-    file: Annotated[Path | None, typer.Argument(help="CSV or Parquet file with the rows to learn from.")] = None,
+    file: Annotated[
+        str | None, typer.Argument(help="CSV or Parquet file with the rows to learn from; also an address, s3://...")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="Name of the column to predict.")] = None,
     weight_column: Annotated[
         str | None,

@@ -27,6 +27,7 @@ from bayesemble.apps.tables.targets import baseline_of, columns_of, evaluate_row
 from bayesemble.core.errors import BayesembleError, CheckpointError, DataError, SettingError
 from bayesemble.core.members import Members
 from bayesemble.data.find_schema import find_schema
+from bayesemble.data.remote.addresses import is_address, local_file
 from bayesemble.data.schema import Encoded, Schema, as_labels
 from bayesemble.data.table_files import Chunk, has_table_name, listed, read_rows, shown
 from bayesemble.data.table_writing import write_rows
@@ -89,13 +90,14 @@ def fit_table(
         say: Called with lines about the rows before training.
     """
     folder, recipe = Path(out), request.recipe
-    request = replace(request, file=str(Path(request.file).resolve()))
+    request = request if is_address(request.file) else replace(request, file=str(Path(request.file).resolve()))
+    file = local_file(request.file)
     method = recipe.make_method()  # before anything is read: a wrong setting is said at once
     weight = request.weight_column
     splitter = Splitter(request.seed, request.test, apart=weight)
 
     def chunks(test: bool) -> Iterator[Chunk]:
-        return splitter.part(_that_count(read_rows(request.file), weight), test)
+        return splitter.part(_that_count(read_rows(file), weight), test)
 
     schema = find_schema(chunks(test=False), request.target, request.task, weight)
     known = splitter.seen()
@@ -277,7 +279,7 @@ def _held_out(run: TableRun, notes: list[str]) -> Iterator[Chunk]:
     """The held-out rows of the file that the run was trained on; refused at the end if it has lost trained rows."""
     request, known = run.description.request, KnownRows.read(run.folder, run.description.rows)
     splitter = Splitter(request.seed, request.test, known.columns)
-    yield from splitter.part(_that_count(read_rows(request.file), request.weight_column), test=True)
+    yield from splitter.part(_that_count(read_rows(local_file(request.file)), request.weight_column), test=True)
     notes += known.compare(splitter.seen(), request.test, request.file)
 
 

@@ -23,7 +23,12 @@ class Ranks:
     inner: str | Executor = setting("auto", 'how a rank runs its members: "auto", "loop", "vmap" or an executor')
     data: int = setting(1, "ranks that hold the same members and share out the rows of each batch", least=1)
     timeout: float = setting(300.0, "seconds after which a rank that does not answer is given up", above=0)
-    gather: bool = setting(True, "whether each rank gets the whole ensemble in the end; if not, one of its own members")
+    gather: bool | str = setting(
+        True,
+        "whether each rank gets the whole ensemble in the end (True), one of its own members (False), or one whose "
+        'members stay while predictions are put together ("predictions")',
+        choices=("predictions",),
+    )
 
     def __post_init__(self) -> None:
         validate(self)

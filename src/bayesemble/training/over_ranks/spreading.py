@@ -6,7 +6,7 @@ Each process trains a method of its own members, whose numbers, seeds and settin
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.incoming.parts import Part
+from bayesemble.training.over_ranks.spread_ensemble import SpreadEnsemble
 from bayesemble.training.over_ranks.states import whole_state
 from bayesemble.training.run_folders.due import Every
 
@@ -39,8 +40,8 @@ class Spread:
     """The method of those here."""
     inner: str | Executor
     """How those here are run."""
-    gathers: bool = True
-    """Whether the whole ensemble comes out."""
+    gathers: bool | str = True
+    """Whether the whole ensemble comes out, or its predictions."""
     part: Part | None = None
     """Which members are here, where that is not all."""
 
@@ -123,5 +124,8 @@ def whole_ensemble(ensemble: Ensemble, spread: Spread) -> Ensemble:
     """What comes out of a run: the ensemble of all members on each process, or of those here."""
     if spread.team is ALONE or not spread.gathers:
         return ensemble
+    if spread.gathers == "predictions":
+        held = {one.name: getattr(ensemble, one.name) for one in fields(Ensemble)}
+        return SpreadEnsemble(**held, team=spread.team)
     state = whole_state(ensemble.state, ensemble.method, spread.team)
     return replace(ensemble, method=spread.whole, state=ensemble.executor.arrange(state))
