@@ -60,6 +60,17 @@ def shared_memory() -> set[str]:
     return found
 
 
+def in_use(segment: str) -> bool:
+    """Whether a living process has this shared memory or semaphore of POSIX mapped."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and segment in (folder / "maps").read_text():
+                return True
+        except OSError:  # it ended meanwhile, or is another user's
+            continue
+    return False
+
+
 def growth(series: Sequence[float], warm_up: float = 0.2) -> tuple[float, float]:
     """How much a series grows once it is warm: most above its level then, as a share of it, and the slope per entry.
 

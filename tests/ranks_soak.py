@@ -36,7 +36,7 @@ import torch
 from torch import nn
 
 import bayesemble as be
-from leftovers import MARK, Held, growth, marked_processes, shared_memory
+from leftovers import MARK, Held, growth, in_use, marked_processes, shared_memory
 
 ALLOWED, CLOSE = 0.05, 1e-3
 RANKS = (2, 1, 3)
@@ -214,12 +214,15 @@ def grown(name: str, series: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def left_behind(mark: str, shared: set[str], folders: dict[str, Path]) -> Iterator[str]:
-    """Whatever is there that was not before; processes get some seconds to end."""
+    """Whatever is there that was not before; processes get some seconds to end.
+
+    Shared memory that is in use once they have ended belongs to others on the machine.
+    """
     end = time.monotonic() + 10
     while marked_processes(mark) and time.monotonic() < end:
         time.sleep(0.2)
     yield from (f"process {one}" for one in marked_processes(mark))
-    yield from (f"shared memory {one}" for one in sorted(shared_memory() - shared))
+    yield from (f"shared memory {one}" for one in sorted(shared_memory() - shared) if not in_use(one))
     for name, folder in folders.items():
         yield from (f"{name}: {one.relative_to(folder)}" for one in sorted(folder.rglob("*")))
 

@@ -8,7 +8,7 @@ from multiprocessing import shared_memory as shared
 
 import pytest
 
-from leftovers import MARK, Held, growth, marked_processes, shared_memory
+from leftovers import MARK, Held, growth, in_use, marked_processes, shared_memory
 
 
 def test_growth_is_told_from_noise_and_from_a_warm_up():
@@ -38,7 +38,9 @@ def test_what_is_held_and_left_is_seen():
     segment = shared.SharedMemory(create=True, size=8)
     try:
         assert f"/dev/shm/{segment.name}" in shared_memory() - segments
-    finally:
+        assert in_use(f"/dev/shm/{segment.name}")
         segment.close()
+        assert not in_use(f"/dev/shm/{segment.name}")
+    finally:
         segment.unlink()
     assert f"/dev/shm/{segment.name}" not in shared_memory()
