@@ -3,6 +3,7 @@
 `found()` starts it once, and gives what rank 0 wrote down. Started as a program, this file is one of the processes.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ import bayesemble as be
 from bayesemble.core.errors import BayesembleError
 from bayesemble.core.files import process_tag
 from bayesemble.methods import METHODS, make_method
+from leftovers import Held
 
 PROCESSES, SECONDS = 2, 240
 CASES: dict[str, Callable[[Path], Any]] = {}
@@ -331,6 +333,17 @@ def exchanged(_: Path) -> dict[str, float]:
         "back": float((team.from_columns(2 * columns, 7) - 2 * here).abs().max()),
         "largest": team.largest(10 + team.first),
     }
+
+
+@case
+def held(_: Path) -> dict[str, list[int]]:
+    """Descriptors and threads of this rank, after each of three runs."""
+    found = []
+    for _ in range(3):
+        train(be.Stein(num_members=2), be.Ranks(inner="loop", timeout=60), epochs=1)
+        gc.collect()
+        found.append(Held.now())
+    return {name: [getattr(one, name) for one in found] for name in ("descriptors", "sockets", "threads")}
 
 
 @case

@@ -1,8 +1,10 @@
 """Rows into predictions: batch after batch with the same networks, on the executor that suits them."""
 
 import copy
+import gc
 import pickle
 import warnings
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -293,3 +295,18 @@ def test_tensors_of_inference_mode_cannot_say_whether_they_changed():
         frozen = replace(ensemble, state=ensemble.state.clone())
     assert torch.equal(frozen.predict(x).probs, ensemble.predict(x).probs)
     assert frozen.predictor() is not frozen.predictor()
+
+
+@pytest.mark.parametrize("method", [be.DeepEnsemble(num_members=2), be.ECMP(select="output")], ids=str)
+def test_an_ensemble_that_has_predicted_is_freed_with_its_last_name(method):
+    ensemble, x = quick_fit(be.Task(small_mlp, be.Categorical()), table(), method), table()[0]
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):  # from the fourth time on it predicts from a record
+            ensemble.predict(x)
+        state = weakref.ref(ensemble.state)
+        del ensemble
+        assert state() is None
+    finally:
+        gc.enable()

@@ -66,7 +66,7 @@ class Predictor:
                 found = self._in_closed_form(inputs)
                 if found is None and self._is_alike and not per_member:
                     predict = partial(self._by_networks, inputs, per_member, number)
-                    return self._predictions(inputs, reduced, self._network(), predict)
+                    return self._predictions(inputs, reduced, _running_network(self.task), predict)
                 found = self._by_networks(inputs, per_member, number) if found is None else found
                 return found.reduce() if reduced else found
         except BayesembleError:
@@ -96,8 +96,10 @@ class Predictor:
 
     @cached_property
     def _predictions(self) -> RecordedPredictions:
+        networks = self.networks  # what is kept here must not hold the predictor, which would outlive its last user
+
         def leaves() -> list[Tensor]:
-            return [leaf for part in self.networks for leaf in (*part.params.values(), *part.buffers.values())]
+            return [leaf for part in networks for leaf in (*part.params.values(), *part.buffers.values())]
 
         return RecordedPredictions(leaves, self.task.likelihood)
 
@@ -180,7 +182,8 @@ class Predictor:
 
     def _outputs_by(self, executor: Executor) -> RecordedOutputs:
         if executor not in self._recorded:
-            self._recorded[executor] = RecordedOutputs(executor, self._member_outputs, self._network)
+            network = partial(_running_network, self.task)
+            self._recorded[executor] = RecordedOutputs(executor, self._member_outputs, network)
         return self._recorded[executor]
 
     def _at_once(self, members: Members, numbers: range, inputs: Inputs) -> Tensor | None:
@@ -199,16 +202,24 @@ class Predictor:
             self._for_draws[kind] = for_draws(self.executor, self._member_outputs, members, inputs)
         return self._for_draws[kind]
 
-    def _network(self) -> nn.Module:
-        """The network of this thread, as it is run."""
-        return self.task.module.train(False) if self.task.module.training else self.task.module
-
     def _moved(self, inputs: Inputs) -> Inputs:
         device = self.networks.state.members.weights.device
         return map_tensors(lambda leaf: leaf if leaf.device == device else leaf.to(device), inputs)
 
-    def _member_outputs(self, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor) -> Tensor:
-        return self.networks.method.member_outputs(self.networks.state, self.task, params, buffers, inputs)
+    @property
+    def _member_outputs(self) -> Callable[[Leaves, Leaves, Inputs, Tensor], Tensor]:
+        return partial(_member_outputs, self.networks, self.task)
+
+
+def _running_network(task: BoundTask) -> nn.Module:
+    """The network of this thread, as it is run."""
+    return task.module.train(False) if task.module.training else task.module
+
+
+def _member_outputs(
+    networks: DrawnNetworks, task: BoundTask, params: Leaves, buffers: Leaves, inputs: Inputs, _: Tensor
+) -> Tensor:
+    return networks.method.member_outputs(networks.state, task, params, buffers, inputs)
 
 
 class _Kept(NamedTuple):

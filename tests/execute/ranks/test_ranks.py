@@ -34,3 +34,8 @@ def test_settings_have_limits(settings):
 def test_ranks_that_do_not_come_out_are_refused():
     assert "need one each" in found()["refused"]["few members"]
     assert "cannot be 3 for each share" in found()["refused"]["uneven"]
+
+
+def test_a_rank_gives_back_what_a_run_needed():
+    for what, counts in found()["held"].items():
+        assert len(set(counts)) == 1, f"{what}: {counts}"

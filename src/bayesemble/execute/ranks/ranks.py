@@ -1,5 +1,7 @@
 """What is asked of a job of several processes, and the team that they make."""
 
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -63,9 +65,18 @@ class Ranks:
             found = {own in ranks: dist.new_group(ranks, timeout=limit) for ranks in sets}
             return found[True]
 
-        return RankTeam(
-            members=group([[place * self.data + row for place in range(places)] for row in range(self.data)]),
-            rows=group([[place * self.data + row for row in range(self.data)] for place in range(places)]),
-            everybody=group([list(range(world))]),
-            counts=tuple(shared_out(num_members, places)),
+        groups = (
+            group([[place * self.data + row for place in range(places)] for row in range(self.data)]),
+            group([[place * self.data + row for row in range(self.data)] for place in range(places)]),
+            group([list(range(world))]),
         )
+        team = RankTeam(*groups, counts=tuple(shared_out(num_members, places)))
+        weakref.finalize(team, _close, groups).atexit = False
+        return team
+
+
+def _close(groups: tuple[dist.ProcessGroup, ...]) -> None:
+    """Give back the sockets and threads of a team that nobody asks any more."""
+    for group in groups:
+        with suppress(ValueError, AssertionError):  # whoever left the job has closed them all
+            dist.destroy_process_group(group)
