@@ -4,8 +4,8 @@ python benchmarks/distil.py --folder DATA             # all sets, 2 seeds, about
 python benchmarks/distil.py --sets diabetes,digits    # which come with scikit-learn, and need no folder
 python benchmarks/distil.py --sets diabetes --mixed 0 20 --steps 2000
 
-DATA holds `uci/*.npz`, as for `benchmarks/uci.py`. The teacher is a deep ensemble of ten, trained on half of the rows (of
-sets with more than 4,000, of that many); the student has the size of one member, 64-64-64-10 for digits and D-100-100-3
+DATA holds `uci/*.npz`, as for `benchmarks/uci.py`. The teacher is a deep ensemble of ten, trained on half of the rows
+(of 4,000 at most); the student has the size of one member, 64-64-64-10 for digits and D-100-100-3
 for numbers. It sees the inputs of these rows, with `mixed` copies more; the other half is held out. Per row: Spearman's
 correlation of epistemic and of total doubt with those of the teacher; beside it that between the two halves of the
 teacher, five networks each, which says how much of its doubt is the accident of its networks; the size of epistemic
