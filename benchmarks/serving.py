@@ -1,5 +1,6 @@
 """What the service bears: speed, overload, ends and reloads under load, odd requests, clients of other makers.
 
+    python benchmarks/serving.py all          # load, bits, overload, term and reload, and what holds: five minutes
     python benchmarks/serving.py load         # wrk at 1, 8 and 64 connections, against a plain loop over members
     python benchmarks/serving.py bits         # answers under load against answers one by one, bit for bit
     python benchmarks/serving.py overload     # one minute far beyond capacity: statuses, memory, and back to normal
@@ -202,14 +203,24 @@ def load(asked):
         "plain loop, no interval": lambda: Server(__file__, "plain", "--run", run, "--no-interval"),
         "bayesemble serve": lambda: ours(run),
     }
+    table = {}
     for name, start in servers.items():
         with start() as server:
             wrk(f"{server.url}/predict", body, 8, 2)
             for connections in (1, 8, 64):
                 found = wrk(f"{server.url}/predict", body, connections, asked.seconds)
+                table[name, connections] = found
                 bad = found["503"] + found["other"] + found["errors"]
                 figures = f"{found['per_second']:,.0f} | {found['p50']:.1f} | {found['p99']:.1f} | {bad}"
                 print(f"| {name} | {connections} | {figures} |", flush=True)
+    ours_at, p99s = table["bayesemble serve", 64], [table["bayesemble serve", n] for n in (1, 8, 64)]
+    times = [ours_at["per_second"] / table[name, 64]["per_second"] for name in list(servers)[:2]]
+    widest = max(one["p99"] / one["p50"] for one in p99s)
+    return {
+        f"at 64 connections at least 5 times the plain loop: {times[0]:.1f}": times[0] >= 5,
+        f"at 64 connections at least 5 times the plain loop without intervals: {times[1]:.1f}": times[1] >= 5,
+        f"p99 under 10 times p50: at most {widest:.1f} times": widest < 10,
+    }
 
 
 async def _posted(client, url, body):
@@ -246,6 +257,7 @@ def bits(asked):
                 compared += 1
                 differ += {**one, "id": ""} != {**alone[i], "id": ""}
     print(f"{compared} answers among others (64 connections, 1 to 11 rows each): {differ} differ from those alone")
+    return {f"answers bit-equal to those alone: {differ} of {compared} differ": differ == 0}
 
 
 def overload(asked):
@@ -257,7 +269,7 @@ def overload(asked):
             body_file, script = Path(place) / "body.json", Path(place) / "post.lua"
             body_file.write_text(json.dumps(body))
             script.write_text(WRK.replace("BODY", str(body_file)))
-            command = ["wrk", "-t1", "-c640", f"-d{asked.seconds}s", "--timeout", "30s", "-s", str(script), url]
+            command = ["wrk", "-t1", "-c640", f"-d{asked.minute}s", "--timeout", "30s", "-s", str(script), url]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as storm:
                 while storm.poll() is None:
                     time.sleep(1)
@@ -274,6 +286,13 @@ def overload(asked):
     print(f"  p50 {p50 / 1e3:.0f} ms, p99 {p99 / 1e3:.0f} ms")
     print(f"  memory: {samples[0]:.0f} MB at first, at most {', '.join(most)} MB in each third")
     print(f"afterwards: {50 * after['per_second']:,.0f} rows per second, {after['503'] + after['other']} not 200")
+    times, grown = offered / (50 * before["per_second"]), float(most[2]) - float(most[0])
+    return {
+        f"ten times capacity: {times:.1f} times": times >= 10,
+        f"every request 200 or 503: {other:.0f} others, {errors:.0f} errors": other + errors == 0,
+        f"memory flat: {grown:+.0f} MB from the first third to the last": grown < 20,
+        "then normal again: every request 200": after["503"] + after["other"] + after["errors"] == 0,
+    }
 
 
 async def _hammer(url, body, until, counts, versions, workers=32):
@@ -327,6 +346,7 @@ def term(asked):
                 totals[status] = totals.get(status, 0) + count - counts.get(status, 0)
             server.log.close()
     print(f"taken but without an answer, by status: {totals}")
+    return {f"SIGTERM answers what was taken: without an answer {totals}": not any(totals.values())}
 
 
 def reload(asked):
@@ -353,6 +373,21 @@ def reload(asked):
 
         counts, versions = asyncio.run(storm())
     print(f"{len(versions)} versions answered; {counts}")
+    asked_for, ok = sum(counts.values()), counts.get("200", 0)
+    holds = ok == asked_for and len(versions) > 2
+    return {f"hot reload under load drops none: {ok} of {asked_for} answered, by {len(versions)} versions": holds}
+
+
+def everything(asked):
+    """What the service must bear, all in one, and whether it did."""
+    begin, verdicts = time.monotonic(), {}
+    make_run(asked.work, "other", seed=1)
+    for task in (load, bits, overload, term, reload):
+        print(f"\n{task.__name__}", flush=True)
+        verdicts |= task(asked)
+    print(f"\nin {time.monotonic() - begin:.0f} s")
+    for sentence, holds in verdicts.items():
+        print(f"{'holds' if holds else 'FAILS'}: {sentence}")
 
 
 def schemathesis(asked):
@@ -431,12 +466,15 @@ def kserve(asked):
 
 
 def main():
-    tasks = {one.__name__: one for one in (load, bits, overload, term, reload, schemathesis, triton, kserve)}
+    tasks = {"all": everything} | {
+        one.__name__: one for one in (load, bits, overload, term, reload, schemathesis, triton, kserve)
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=[*tasks, "plain"])
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "bayesemble-serving")
-    parser.add_argument("--seconds", type=int, default=10, help="of each load")
-    parser.add_argument("--times", type=int, default=3, help="how often SIGTERM is sent")
+    parser.add_argument("--seconds", type=int, default=8, help="of each load, and of reload")
+    parser.add_argument("--minute", type=int, default=60, help="seconds of overload")
+    parser.add_argument("--times", type=int, default=5, help="how often SIGTERM is sent")
     parser.add_argument("--examples", type=int, default=1000, help="of each operation, for schemathesis")
     parser.add_argument("--seed", type=int, default=1, help="of the cases, for schemathesis")
     parser.add_argument("--run", help="of the plain server")

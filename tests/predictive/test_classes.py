@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.special
 import scipy.stats
 import torch
 from torch import distributions
 
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import ClassPredictive, DirichletPredictive, Predictive
+from bayesemble.predictive.classes import digamma_from_one
 from mixtures import WEIGHTS, certain_classes, random_classes
 
 # --- classes ---
@@ -239,6 +241,14 @@ def test_the_weighted_variance_of_members_is_not_biased():
 
 
 # --- Dirichlet distributions ---
+
+
+def test_digamma_is_that_of_scipy_with_its_slope():
+    values = torch.cat([torch.linspace(1, 20, 200), torch.logspace(1, 9, 100)]).double().requires_grad_()
+    found, exact = digamma_from_one(values), values.detach().numpy()
+    np.testing.assert_allclose(found.detach().numpy(), scipy.special.digamma(exact), rtol=1e-12, atol=2e-12)
+    (slope,) = torch.autograd.grad(found.sum(), values)
+    np.testing.assert_allclose(slope.numpy(), scipy.special.polygamma(1, exact), rtol=1e-9)
 
 
 def test_dirichlets_are_like_many_networks_drawn_from_them(generator):

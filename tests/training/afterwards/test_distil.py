@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bayesemble as be
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.predictive import DirichletPredictive, Predictive
+from bayesemble.training.afterwards import distil as distilling
 from helpers import quick_fit
 
 X = torch.linspace(-3, 3, 300).unsqueeze(1)
@@ -87,7 +88,7 @@ def test_an_ensemble_teaches_with_mixed_rows_and_leaves_targets_aside():
     assert one.task.num_rows == 120
     assert torch.equal(one.predict(x).probs, other.predict(x).probs)
     several = be.distil(
-        teacher, lambda: network(2, 2), x, epochs=1, method=be.DeepEnsemble(num_members=3), progress=False
+        teacher, lambda: network(2, 2), x, epochs=1, mixed=0, method=be.DeepEnsemble(num_members=3), progress=False
     )
     found = several.predict(x)
     assert isinstance(found, DirichletPredictive)
@@ -96,7 +97,7 @@ def test_an_ensemble_teaches_with_mixed_rows_and_leaves_targets_aside():
 
 def test_a_student_may_teach(taught):
     _, student = taught
-    again = be.distil(student, lambda: network(1, 3), X, epochs=1, progress=False, executor="loop")
+    again = be.distil(student, lambda: network(1, 3), X, epochs=1, mixed=0, progress=False, executor="loop")
     assert again.predict(X).num_members == 1
 
 
@@ -124,3 +125,34 @@ def test_whole_numbers_are_not_mixed():
     )
     with pytest.raises(SettingError, match="real numbers"):
         be.distil(teacher, lambda: nn.Sequential(nn.Embedding(20, 3), nn.Flatten()), x, mixed=1, epochs=1)
+
+
+def test_mixed_rows_take_columns_of_other_rows_and_noise_of_their_scale(monkeypatch):
+    x = torch.stack([torch.full((500,), 7.0), torch.arange(500.0), -torch.arange(500.0)], 1)
+    monkeypatch.setattr(distilling, "_NOISE", 0.0)
+    mixed = distilling._with_mixed(x, 4, seed=0)
+    assert torch.equal(mixed[:500], x)
+    assert torch.equal(mixed[:, 0], torch.full((2500,), 7.0))
+    assert torch.equal(mixed, mixed.round())  # each entry is one of its column, not an average
+    copies = mixed[500:]
+    own = x.repeat(4, 1)
+    kept = (copies[:, 1:] == own[:, 1:]).double()
+    # With s the share of the row, entries are kept with E s = 1/2, and both with E s^2 = 1/3.
+    assert kept.mean() == pytest.approx(1 / 2, abs=0.03)
+    assert kept.prod(1).mean() == pytest.approx(1 / 3, abs=0.04)
+    monkeypatch.setattr(distilling, "_NOISE", 0.3)
+    noise = (distilling._with_mixed(x, 4, seed=0)[500:] - copies) / x.std(0, correction=0)
+    assert noise[:, 1:].square().mean() == pytest.approx(0.3**2 / 3, rel=0.1)  # E s^2 again
+    assert torch.equal(distilling._with_mixed(x, 1, seed=0)[:, 0], torch.full((1000,), 7.0))
+
+
+def test_tables_are_mixed_unless_told_otherwise(monkeypatch):
+    monkeypatch.setattr(distilling, "_ROWS", 100)
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+    teacher = quick_fit(be.Task(lambda: network(2, 2), be.Categorical()), (x, (x[:, 0] > 0).long()))
+    options = {"epochs": 1, "progress": False, "executor": "loop"}
+    assert be.distil(teacher, lambda: network(2, 2), x, **options).task.num_rows == 90
+    assert be.distil(teacher, lambda: network(2, 2), x, mixed=0, **options).task.num_rows == 30
+    assert be.distil(teacher.predict(x), lambda: network(2, 2), x, **options).task.num_rows == 30
+    whole = [torch.zeros(30, 2, dtype=torch.long), torch.zeros(30, 2, 2), (torch.zeros(30, 2), torch.zeros(30, 2))]
+    assert [distilling._usual_copies(inputs) for inputs in whole] == [0, 0, 0]

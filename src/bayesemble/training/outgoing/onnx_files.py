@@ -41,10 +41,9 @@ def write(program: Program, path: Path) -> Run:
         with _quiet():
             found = torch.onnx.export(program.of_torch, dynamo=True, verbose=False)
     except Exception as error:  # the exporter has many classes for what has no counterpart
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise ModelError(
-            f"not all that is asked for can be written as ONNX: {lines[-1] if lines else type(error).__name__}; leave "
-            "out outputs, or write a .pt2 file"
+            f"not all that is asked for can be written as ONNX: {_reason(error)}; "
+            "leave out outputs, or write a .pt2 file"
         ) from error
     assert found is not None
     _rename(found.model.graph, program)
@@ -59,6 +58,14 @@ def write(program: Program, path: Path) -> Run:
         return dict(zip(program.outputs, map(torch.from_numpy, found), strict=True))
 
     return run
+
+
+def _reason(error: BaseException) -> str:
+    """What the innermost error says first: the exporter wraps it in advice for its own authors."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def named_tensors(rows: Inputs) -> dict[str, Tensor]:
