@@ -86,16 +86,18 @@ class Context:
         parts, allocator = batch.within(self.task.max_batch), self.task.allocator
         if len(parts) == 1:
             return self.executor.gradients(function, members, batch, random, allocator)
-        total, sums = members.weights.new_zeros(()), {n: torch.zeros_like(leaf) for n, leaf in members.params.items()}
-        shares = _shares(parts, batch)
-        for number, part in enumerate(parts):
-            if not shares[number]:  # rows without weight have no mean
+        sums: list[Tensor] = []  # values, then gradients
+        for number, (part, share) in enumerate(zip(parts, _shares(parts, batch), strict=True)):
+            if not share:  # rows without weight have no mean
                 continue
             own = None if random is None else [seeds.child(seed, "part", number) for seed in random]
             values, gradients = self.executor.gradients(function, members, part, own, allocator)
-            total = total + shares[number] * values
-            torch._foreach_add_(list(sums.values()), [gradients[name] for name in sums], alpha=shares[number])
-        return total.to(values.dtype), sums
+            found = [values, *(gradients[name] for name in members.params)]
+            if sums:
+                torch._foreach_add_(sums, found, alpha=share)
+            else:  # not in place: a leaf may be one number that is shown many times
+                sums = list(torch._foreach_mul(found, share))
+        return sums[0], dict(zip(members.params, sums[1:], strict=True))
 
     def random_seeds(self, members: Members) -> list[int] | None:
         """Seeds for what is random inside each member at this step, such as dropout masks; None if nothing is."""
