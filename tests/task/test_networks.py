@@ -333,10 +333,10 @@ def test_layers_that_drop_nothing_are_no_dropout():
     assert dropout_layers(network) == [network[1], network[2]]
 
 
-@pytest.mark.parametrize("source", [lambda one: one, lambda one: lambda: one], ids=["instance", "factory"])
-def test_a_part_that_is_wrapped_for_several_processes_is_named(source):
-    class FSDPModule(nn.Linear):
+@pytest.mark.parametrize("given_as", [lambda one: one, lambda one: lambda: one], ids=["instance", "factory"])
+def test_a_part_that_is_wrapped_for_several_processes_is_named(given_as):
+    class FSDPModule(nn.ReLU):
         """As `fully_shard` makes one, by its name."""
 
     with pytest.raises(ModelError, match="1 is wrapped by FSDPModule"):
-        new_module(source(nn.Sequential(nn.Tanh(), FSDPModule(2, 2))))
+        new_module(given_as(nn.Sequential(nn.Tanh(), FSDPModule())))
