@@ -3,6 +3,7 @@
 `found()` starts it once, and gives what rank 0 wrote down. Started as a program, this file is one of the processes.
 """
 
+import copy
 import gc
 import json
 import os
@@ -318,6 +319,47 @@ def predicted(_: Path) -> dict[str, Any]:
 
 
 @case
+def sharded_backbone(_: Path) -> dict[str, Any]:
+    """A frozen backbone that two ranks hold halves of, and members on what it gives, against one whole network."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    whole, (x, y), new = network().requires_grad_(False)[:2], rows(), rows(7)[0] + 1
+    whole, backbone = copy.deepcopy(whole), copy.deepcopy(whole)
+    torch.distributed.broadcast_object_list(weights := [whole.state_dict()], src=0)
+    for one in (whole, backbone):
+        one.load_state_dict(weights[0])
+    fully_shard(backbone, mesh=init_device_mesh("cpu", (PROCESSES,)), reshard_after_forward=True)
+    with torch.no_grad():
+        features, seen = backbone(x), backbone(new)
+    held = sum(leaf.to_local().numel() for leaf in backbone.parameters())  # type: ignore[operator]
+    likelihood, prior, method = be.Gaussian(noise=0.3), be.NormalPrior(std=1.0), be.Repulsive(num_members=3)
+    settings: dict[str, Any] = {"epochs": 2, "batch_size": 5, "seed": _SEED, "progress": False}
+
+    def head() -> nn.Module:
+        return nn.Linear(4, 1).double()
+
+    def together() -> nn.Module:
+        return nn.Sequential(copy.deepcopy(whole), head())
+
+    ours = be.fit(be.Task(head, likelihood, prior), method, (features, y), executor=be.Ranks(inner="loop"), **settings)
+    one = be.fit(be.Task(together, likelihood, prior), method, (x, y), executor="loop", **settings)
+    try:
+        be.fit(be.Task(nn.Sequential(backbone, head()), likelihood, prior), method, (x, y), **settings)
+        said = "accepted"
+    except BayesembleError as error:
+        said = str(error)
+    pairs = [(ours.state.members.params[name], one.state.members.params[f"1.{name}"]) for name in ("weight", "bias")]
+    return {
+        "held": held / sum(leaf.numel() for leaf in whole.parameters()),
+        "outputs": float((features - whole(x)).abs().max()),
+        "weights": max(float((here - there).abs().max()) for here, there in pairs),
+        "predictions": float((ours.predict(seen).mean - one.predict(new).mean).abs().max()),
+        "said": said,
+    }
+
+
+@case
 def exchanged(_: Path) -> dict[str, float]:
     """What the operations of a team give, against plain tensors."""
     team, plain = be.Ranks().team(5), torch.arange(5 * 7, dtype=torch.float64).reshape(5, 7)
@@ -380,6 +422,7 @@ def diverged(_: Path) -> str:
 
 def _main(folder: Path) -> None:
     torch.set_num_threads(1)
+    be.Ranks(timeout=60).team(2)
     results = {name: function(folder) for name, function in CASES.items()}
     if torch.distributed.get_rank() == 0:
         (folder / "found.json").write_text(json.dumps(results))

@@ -331,3 +331,12 @@ def test_a_leaf_of_zeros_stays_zero_and_others_are_drawn_anew():
 def test_layers_that_drop_nothing_are_no_dropout():
     network = nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.1), nn.Dropout2d(0.2), nn.ReLU())
     assert dropout_layers(network) == [network[1], network[2]]
+
+
+@pytest.mark.parametrize("given_as", [lambda one: one, lambda one: lambda: one], ids=["instance", "factory"])
+def test_a_part_that_is_wrapped_for_several_processes_is_named(given_as):
+    class FSDPModule(nn.ReLU):
+        """As `fully_shard` makes one, by its name."""
+
+    with pytest.raises(ModelError, match="1 is wrapped by FSDPModule"):
+        new_module(given_as(nn.Sequential(nn.Tanh(), FSDPModule())))

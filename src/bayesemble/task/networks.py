@@ -83,6 +83,7 @@ def _new_network(
     if isinstance(source, nn.Module):
         _refuse_scripted(source)
         _refuse_lazy(source)
+        _refuse_sharded(source)
         share = share_frozen or is_adapted(source)
         return renewed(source, fresh, share) if start == "given" else reinitialised(source, share_frozen=share)
     module = source()
@@ -90,6 +91,7 @@ def _new_network(
         raise ModelError(f"the model factory must return an nn.Module, it returned {type(module).__name__}")
     _refuse_lazy(module)
     _refuse_scripted(module)
+    _refuse_sharded(module)
     return module
 
 
@@ -167,6 +169,20 @@ def called(module: nn.Module, index: int) -> str:
     return (
         f"architecture {index} ({type(module[index]).__name__})" if isinstance(module, Alternatives) else "the network"
     )
+
+
+_WRAPPERS = {"FSDPModule", "FullyShardedDataParallel", "DistributedDataParallel"}  # importing them takes a while
+
+
+def _refuse_sharded(network: nn.Module) -> None:
+    for name, part in network.named_modules():
+        if found := _WRAPPERS & {kind.__name__ for kind in type(part).__mro__}:
+            raise ModelError(
+                f"{name or type(network).__name__} is wrapped by {found.pop()}, so that its weights belong to several "
+                "processes, but members run by putting their own weights into the network, one by one or under vmap; "
+                "freeze the wrapped part, run it over the rows before, and train members on what it gives: see "
+                "docs/scale.md"
+            )
 
 
 def _refuse_scripted(module: nn.Module) -> None:

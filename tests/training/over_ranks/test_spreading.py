@@ -38,6 +38,16 @@ def test_each_rank_can_keep_its_own_members():
     assert found()["own_members"] == [2, 1]
 
 
+def test_members_train_on_what_a_backbone_gives_that_ranks_hold_parts_of():
+    came = found()["sharded_backbone"]
+    assert came["held"] == 0.5, "after a forward pass the halves of other ranks are gone again"
+    assert max(came["outputs"], came["weights"], came["predictions"]) <= 1e-6
+
+
+def test_members_of_a_network_that_is_itself_sharded_are_refused():
+    assert "0 is wrapped by FSDPModule" in found()["sharded_backbone"]["said"]
+
+
 @pytest.mark.parametrize("name", ["offload", "seconds", "start", "sequential"])
 def test_what_ranks_cannot_do_is_said(name):
     said = found()["refused"][name]

@@ -53,5 +53,5 @@ def _digest(inputs: Inputs) -> str:
     digest = hashlib.sha256()
     for leaf in tensors_of(inputs):
         digest.update(f"{leaf.dtype} {tuple(leaf.shape)}".encode())
-        digest.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
