@@ -1,7 +1,7 @@
 """The Branin function, minimised by BoTorch with a deep ensemble as its surrogate, beside random search.
 
 python benchmarks/branin.py                     # 10 seeds, 8 first points and 24 chosen ones, some minutes
-python benchmarks/branin.py --first-seed 10     # the next ten
+python benchmarks/branin.py --first-seed 20     # ten others
 python benchmarks/branin.py --seeds 1 --steps 4
 python benchmarks/branin.py --doubt             # how far the networks are off, in standard deviations over them
 
@@ -9,9 +9,8 @@ Both ways have the same number of evaluations, and the same first points. After 
 networks, each time from another seed, is fitted to the logarithms of how far all values so far lie above the best. The
 next point is where a lower bound is least: in turns the mean minus six standard deviations over networks, which looks
 for other valleys, and minus one, which goes down in the best known; not closer to a known point than a distance that
-falls from 0.1 to 0.003 of the square's side, for a search otherwise comes back to a point at the border whose value it
-knows and does not believe. A cell is how far the best value lies above the
-minimum, 0.397887. Needs the extra `botorch`.
+falls from 0.1 to 0.003 of the square's side, for a search otherwise may come back to a point at the border. A cell is
+how far the best value lies above the minimum, 0.397887. Needs the extra `botorch`.
 
 Values go from 0.4 to 300. Standardised as they are, all that matters near the minimum is smaller than the noise that
 the networks are fitted with; hence the logarithm. Two standard deviations, or one, do for a normal distribution of the
