@@ -4,9 +4,14 @@ The imports below are the public names. Each is carried out when its name is fir
 answers at once.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+# Left to itself, MKL may round a product by where its numbers lie in memory, as it does on processors of AMD. It reads
+# this before its first product; who has set it keeps it.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from bayesemble import data as data

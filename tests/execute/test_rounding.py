@@ -67,3 +67,13 @@ def test_a_column_of_several_is_taken_number_by_number(generator):
         alone = [F.softplus(part[..., 1:]) for part in heads]
     assert not operations.found
     assert torch.equal(F.softplus(torch.cat(heads)[..., 1:]), torch.cat(alone))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(1, 64, 13), (7, 13, 7), (37, 10, 7), (10, 50, 7), (37, 13, 3)])
+def test_a_product_does_not_go_by_where_its_matrices_lie_in_memory(rows, inner, columns, transposed, generator):
+    a, b = torch.randn(12, rows, inner, generator=generator), torch.randn(12, columns, inner, generator=generator)
+    if not transposed:
+        b = b.mT.contiguous().mT
+    alone = [torch.bmm(a[n : n + 3].clone(), b[n : n + 3].clone().mT) for n in range(0, 12, 3)]
+    assert torch.equal(torch.bmm(a, b.mT), torch.cat(alone))

@@ -51,7 +51,7 @@ def test_the_end_answers_what_was_taken_and_refuses_the_rest(runs):
         httpx.get(ready[0] + "/v2/health/live")
 
 
-def test_a_port_that_is_taken_is_said(runs, capsys):
+def test_a_port_that_is_taken_is_said(runs, capsys, untouched):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises((BayesembleError, SystemExit)):
