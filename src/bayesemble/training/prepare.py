@@ -120,7 +120,7 @@ def prepare(
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
     source = own_rows(source_for(task, data, batch_size, weights=weights), part)
-    bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
+    bound = task.bind(source.num_data, source.example(), source.weight_known(task.said_num_data))
     source = source.checked(bound, training=True).to(device)
     check_task(bound, team, isinstance(source, ArraySource) and source.per_member)
     source.check_members(method.num_members)
