@@ -385,7 +385,7 @@ def test_a_read_only_map_is_not_copied_whole(tmp_path, mapped):
     ("options", "words"),
     [
         ({"device": "cuda:77"}, "device='cuda:77' cannot be used here"),
-        ({"device": "mps:7"}, "device='mps:7' cannot be used here"),
+        ({"device": "mps:7"}, "device='mps:7' cannot be used here: [^;]{1,120}; leave it out for the CPU$"),
         ({"method": "deep_ensemble"}, "method must be one such as be.DeepEnsemble"),
         ({"method": be.DeepEnsemble}, "got the class DeepEnsemble; call it"),
         ({"seed": None}, "seed must be a whole number, got None"),

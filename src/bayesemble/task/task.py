@@ -19,7 +19,7 @@ from bayesemble.core.types import Inputs, Leaves, Targets, in_parts
 from bayesemble.predictive import Predictive
 from bayesemble.task.adapters.leaves import in_common, leaves_of, stands_still
 from bayesemble.task.adapters.still import hold_still
-from bayesemble.task.first_look import Seen, look, together, warn_of_probabilities
+from bayesemble.task.first_look import Seen, look, together, warn_of_end
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
 from bayesemble.task.networks import ModelSource, called, check_factory, check_trainable, checked_source, new_module
@@ -174,7 +174,7 @@ class Task:
         """
         numbers = range(self.num_architectures)
         seen = together([self._look(index, inputs) for index in numbers], [called(self.module, i) for i in numbers])
-        warn_of_probabilities(seen, called(self.module, 0), self.likelihood)
+        warn_of_end(seen, self.module, called(self.module, 0), self.likelihood, as_it_is=self.output is None)
         counted = num_rows if weight is None else weight
         return self._bound(counted if self.said_num_data is None else self.said_num_data, num_rows, seen, inputs)
 
