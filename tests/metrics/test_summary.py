@@ -153,7 +153,7 @@ def test_of_rows_with_several_labels_the_nll_of_a_label_is_told_too(weights, gen
     labels = torch.randint(5, (3, 4), generator=generator)
     found = summarise(predictive, labels, weights=weights)
     own = torch.ones(3) if weights is None else weights
-    each = predictive.member_log_probs.gather(-1, labels.expand(2, 3, 4)[..., None]).sum((-2, -1))  # (member, row)
+    each = predictive.log_probs.gather(-1, labels.expand(2, 3, 4)[..., None]).sum((-2, -1))  # (member, row)
     rows = -(each + torch.tensor([0.3, 0.7]).log()[:, None]).logsumexp(0)
     assert found["nll_per_label"] == pytest.approx(float((own * rows).sum() / own.sum() / 4), rel=1e-5)
     assert found["nll"] == pytest.approx(4 * found["nll_per_label"])
