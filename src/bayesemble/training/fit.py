@@ -121,8 +121,8 @@ def fit(
         precision: "bf16" runs the network in bfloat16 while it is trained, where torch holds that safe; weights, loss,
             gradients, moments and all predictions stay in single precision. None computes in the network's own type.
         max_batch: Rows that go through a member at a time. Larger batches go through in parts, whose gradients are
-            added up: less memory, and the same numbers to rounding. Dropout, and noise that `MeanField` draws row by row,
-            are drawn anew for each part.
+            added up: less memory, and the same numbers to rounding. Dropout, and noise that
+            `MeanField` draws row by row, are drawn anew for each part.
         callbacks: Objects such as `be.callbacks.CSV("log.csv")` that have some of `on_start`, `on_step`, `on_epoch` and
             `on_end`, and may stop training: see `be.Callback`.
         on_interrupt: What becomes of Ctrl-C. "raise" raises `Interrupted`, so that a script ends. "return" returns what
