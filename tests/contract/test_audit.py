@@ -205,7 +205,10 @@ def test_classes_of_pixels_on_axis_1():
         quick_fit(task(lambda: nn.Conv2d(1, 3, 1)), (pictures, labels))
     segments = task(lambda: nn.Conv2d(1, 3, 1), output=lambda out: out.movedim(1, -1))
     for method in (be.DeepEnsemble(num_members=2), be.Laplace(num_members=1)):
-        assert quick_fit(segments, (pictures, labels), method).predict(pictures).probs.shape == (6, 4, 4, 3)
+        found = quick_fit(segments, (pictures, labels), method)
+        assert found.predict(pictures).probs.shape == (6, 4, 4, 3)
+        scores = found.evaluate((pictures, labels))
+        assert scores["nll"] == pytest.approx(16 * scores["nll_per_label"])
 
 
 # --- 5: odd modules
@@ -385,7 +388,7 @@ def test_a_read_only_map_is_not_copied_whole(tmp_path, mapped):
     ("options", "words"),
     [
         ({"device": "cuda:77"}, "device='cuda:77' cannot be used here"),
-        ({"device": "mps:7"}, "device='mps:7' cannot be used here"),
+        ({"device": "mps:7"}, "device='mps:7' cannot be used here: [^;]{1,120}; leave it out for the CPU$"),
         ({"method": "deep_ensemble"}, "method must be one such as be.DeepEnsemble"),
         ({"method": be.DeepEnsemble}, "got the class DeepEnsemble; call it"),
         ({"seed": None}, "seed must be a whole number, got None"),
@@ -420,7 +423,7 @@ def test_rates_of_members_and_leaves_and_sixteen_bits():
 
 def test_what_was_learned_is_the_prior_of_further_rows_and_says_which_to_label():
     first = quick_fit(task(), (X[:24], Y[:24]))
-    later = quick_fit(task(prior=first.as_prior()), (X[24:], Y[24:]), start=first)
+    later = quick_fit(task(), (X[24:], Y[24:]), start=first, prior=first.as_prior())
     assert later.num_members == 3
     assert be.acquire(later, X, num=4).unique().shape == (4,)
 
@@ -542,3 +545,5 @@ def test_laplace_of_many_classes_and_a_softmax_too_many():
     assert quick_fit(many, (X, torch.arange(48)), be.Laplace(num_members=1)).predict(X).probs.shape == (48, 100)
     with pytest.warns(UserWarning, match="seems to end in a softmax"):
         quick_fit(task(lambda: nn.Sequential(nn.Linear(4, 2), nn.Softmax(-1))), (X, Y))
+    with pytest.warns(UserWarning, match="seems to end in a sigmoid"):
+        quick_fit(task(lambda: nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), be.Bernoulli()), (X, Y))

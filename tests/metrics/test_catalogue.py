@@ -8,7 +8,7 @@ import torch
 import bayesemble as be
 from bayesemble.metrics import aurc, crps, summarise
 from bayesemble.metrics.catalogue import SCORES, Score
-from bayesemble.predictive import RealPredictive
+from bayesemble.predictive import ClassPredictive, RealPredictive
 from comparisons import compared
 
 
@@ -37,6 +37,13 @@ def classes_pair():
     return all_scores(good, targets, predictive((0.99, 0.9), (0.01, 0.1))), all_scores(bad, targets, bad)
 
 
+def pixels_pair():
+    """Rows of two labels each, of which the worse prediction misses one."""
+    good, bad = (torch.tensor([[right, 0.8], [0.7, right]]).expand(2, 2, 2) for right in (0.9, 0.2))
+    both = [ClassPredictive(torch.ones(2) / 2, torch.stack([one, 1 - one], -1).log()) for one in (good, bad)]
+    return tuple(summarise(one, torch.zeros(2, 2).long()) for one in both)
+
+
 def numbers_pair():
     """Targets scattered around the mean as predicted, and an answer that is surely wrong, and surer for later rows."""
     scatter = torch.distributions.Normal(0, 0.5).icdf((torch.arange(100) + 0.5) / 100)
@@ -47,15 +54,15 @@ def numbers_pair():
     return all_scores(good, scatter, apart), all_scores(bad, scatter, bad)
 
 
-@pytest.mark.parametrize("pair", [classes_pair, numbers_pair])
+@pytest.mark.parametrize("pair", [classes_pair, pixels_pair, numbers_pair])
 def test_a_better_prediction_has_the_lower_loss(pair):
     good, bad = pair()
     for name, value in good.items():
         assert SCORES[name].loss(value) < SCORES[name].loss(bad[name]), name
 
 
-def test_both_kinds_of_targets_together_have_every_row():
-    assert {*classes_pair()[0], *numbers_pair()[0]} == SCORES.keys()
+def test_all_kinds_of_targets_together_have_every_row():
+    assert {*classes_pair()[0], *pixels_pair()[0], *numbers_pair()[0]} == SCORES.keys()
 
 
 def test_how_a_score_is_shown_follows_from_its_direction():

@@ -9,7 +9,7 @@ import torch
 from bayesemble import metrics
 from bayesemble.core.errors import DataError
 from bayesemble.metrics import Summary, summarise
-from bayesemble.predictive import Predictive
+from bayesemble.predictive import ClassPredictive, Predictive
 from bayesemble.task.likelihoods import Poisson
 from mixtures import ROW_WEIGHTS, repeated
 
@@ -145,3 +145,18 @@ def test_weighted_rows_in_parts_are_repeated_rows_at_once(make, targets, generat
     assert summary.compute() == pytest.approx(expected, rel=1e-12, abs=1e-12)
     assert summarise(predictive, targets, weights=ROW_WEIGHTS) == pytest.approx(expected, rel=1e-12, abs=1e-12)
     assert summary.num_rows == 6
+
+
+@pytest.mark.parametrize("weights", [None, torch.tensor([1.0, 3.0, 0.5])], ids=["alike", "weighted"])
+def test_of_rows_with_several_labels_the_nll_of_a_label_is_told_too(weights, generator):
+    predictive = ClassPredictive(torch.tensor([0.3, 0.7]), torch.randn(2, 3, 4, 5, generator=generator).log_softmax(-1))
+    labels = torch.randint(5, (3, 4), generator=generator)
+    found = summarise(predictive, labels, weights=weights)
+    own = torch.ones(3) if weights is None else weights
+    each = predictive.log_probs.gather(-1, labels.expand(2, 3, 4)[..., None]).sum((-2, -1))  # (member, row)
+    rows = -(each + torch.tensor([0.3, 0.7]).log()[:, None]).logsumexp(0)
+    assert found["nll_per_label"] == pytest.approx(float((own * rows).sum() / own.sum() / 4), rel=1e-5)
+    assert found["nll"] == pytest.approx(4 * found["nll_per_label"])
+    assert "nll_per_label" not in summarise(
+        random_classes(generator), torch.zeros(random_classes(generator).num_rows).long()
+    )

@@ -103,3 +103,31 @@ def test_classes_on_axis_1_are_recognised():
         bound.likelihood.check_targets(labels, bound.output_shape)
     bound = be.Task(lambda: nn.Conv2d(3, 2, 1), be.Categorical(), output=lambda out: out.movedim(1, -1)).bind(4, x)
     assert bound.likelihood.check_targets(labels, bound.output_shape).shape == (4, 6, 5)
+
+
+def two_labels(end):
+    return be.Task(lambda: nn.Sequential(nn.Linear(4, 2), *end), be.Bernoulli())
+
+
+def test_a_network_that_ends_in_a_sigmoid_is_warned_of_where_logits_are_wanted(recwarn, generator):
+    x = torch.randn(4, 4, generator=generator)
+    with pytest.warns(UserWarning, match="seems to end in a sigmoid, but Bernoulli takes logits"):
+        two_labels([nn.Sigmoid()]).bind(4, x)
+    two_labels([]).bind(4, x)
+    two_labels([nn.Hardtanh(0.4, 0.6), nn.Flatten()]).bind(4, torch.zeros(4, 4))  # which says nothing of its end
+    constant = nn.Linear(4, 2, device="meta").to_empty(device="cpu")
+    nn.init.zeros_(constant.weight)
+    nn.init.constant_(constant.bias, 0.5)
+    be.Task(constant, be.Bernoulli(), start="given").bind(4, x)
+    assert not recwarn.list
+
+
+def test_classes_that_may_be_on_the_first_axis_or_the_last_are_warned_of(recwarn, generator):
+    pictures = torch.randn(2, 1, 3, 3, generator=generator)
+    pixels = lambda: nn.Conv2d(1, 3, 1)  # noqa: E731
+    with pytest.warns(UserWarning, match=r"gives \(3, 3, 3\) for each row, of which Categorical takes the last axis"):
+        be.Task(pixels, be.Categorical()).bind(2, pictures)
+    be.Task(pixels, be.Categorical(), output=lambda out: out.movedim(1, -1)).bind(2, pictures)
+    be.Task(lambda: nn.Linear(3, 3), be.Categorical()).bind(2, pictures[:, 0])
+    be.Task(pixels, be.Gaussian()).bind(2, pictures)
+    assert not recwarn.list

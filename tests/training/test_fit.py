@@ -419,3 +419,55 @@ def test_mistakes_are_told_in_a_sentence(name):
 def test_autocast_around_training_is_refused():
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(be.SettingError, match="cannot run inside torch"):
         quick_fit(TASK, table())
+
+
+def small_task(**options):
+    return be.Task(small_mlp, be.Categorical(), **options)
+
+
+@pytest.mark.parametrize(
+    "method", [be.DeepEnsemble(num_members=2), be.Laplace(select="all", structure="full")], ids=["ensemble", "laplace"]
+)
+def test_a_prior_beside_the_data_stands_in_place_of_the_tasks(tmp_path, method):
+    before = quick_fit(small_task(), table(), method)
+    prior = before.as_prior()
+    expected = quick_fit(small_task(prior=prior), table(seed=1), method, epochs=4, start=before)
+    options = {"start": before, "prior": prior, "checkpoint": tmp_path}
+    quick_fit(small_task(), table(seed=1), method, epochs=2, **options)
+    found = quick_fit(small_task(), table(seed=1), method, epochs=4, resume=True, **options)
+    assert largest_difference(all_leaves(found), all_leaves(expected)) == 0
+    assert be.load(tmp_path, small_mlp).task.prior == prior
+    with pytest.raises(
+        be.CheckpointError, match=r"with task prior=.*PosteriorPrior.*now it is prior=.*Vague"
+    ) as refused:
+        quick_fit(small_task(), table(seed=1), method, epochs=5, checkpoint=tmp_path, resume=True)
+    assert len(str(refused.value)) < 400, "the numbers of a prior are no reading"
+
+
+def test_fits_side_by_side_take_a_prior_too():
+    prior, method = be.NormalPrior(0.1), be.DeepEnsemble(num_members=2)
+    expected = quick_fit(small_task(prior=prior), table(), method)
+    found = be.fit_side_by_side(TASK, method, [table()], prior=prior, epochs=2, batch_size=16, progress=False)
+    assert largest_difference(all_leaves(found[0]), all_leaves(expected)) < 1e-6
+
+
+def test_an_ensemble_is_no_prior_but_has_one():
+    ensemble = quick_fit(TASK, table())
+    for prior, words in (
+        (ensemble, r"got an Ensemble; its posterior is ensemble.as_prior\(\)"),
+        ("normal", "got 'normal'"),
+    ):
+        with pytest.raises(be.SettingError, match=words):
+            quick_fit(TASK, table(), prior=prior)
+
+
+def test_the_task_of_an_ensemble_counts_the_rows_that_it_meets_anew(tmp_path):
+    weights = torch.full((48,), 0.5)
+    for task, data, counted in ((TASK, table(20), 48), (small_task(num_data=7), table(20), 7)):
+        ensemble = quick_fit(task, data)
+        ensemble.save(tmp_path / str(counted))
+        for met in (ensemble.task, be.load(tmp_path / str(counted), small_mlp).task):
+            assert quick_fit(met, table()).task.num_data == counted
+    weighted = quick_fit(TASK, (*table(), weights))
+    assert weighted.task.num_data == 24
+    assert quick_fit(weighted.task, table()).task.num_data == 48

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import bayesemble as be
+from bayesemble.core.errors import DataError
 from bayesemble.execute.executor import Executor
 from bayesemble.training import predictor as training_predictor
 from bayesemble.training.predictor import LastPredictor, Predictor
@@ -310,3 +311,18 @@ def test_an_ensemble_that_has_predicted_is_freed_with_its_last_name(method):
         assert state() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("method", [be.DeepEnsemble(num_members=2), be.Laplace()], ids=["networks", "closed form"])
+def test_inputs_of_another_number_of_axes_are_refused(method, generator):
+    x = torch.randn(20, 4, generator=generator)
+    found = quick_fit(be.Task(lambda: nn.Linear(4, 2), be.Gaussian(0.5)), (x, x[:, :2]), method)
+    for rows in (x[0], x[None]):
+        with pytest.raises(
+            DataError, match=r"are not rows as in training: .*single row is x\[None\]|cannot run on inputs"
+        ):
+            found.predict(rows)
+    assert found.predict(x[:1]).mean.shape == (1, 2)
+    classes = quick_fit(be.Task(small_mlp, be.Categorical()), table(20))
+    with pytest.raises(DataError, match=r"for 4 rows there are outputs \(2,\), in training \(2,\) for each row"):
+        classes.predict(table(20)[0][0])

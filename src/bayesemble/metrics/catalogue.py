@@ -68,6 +68,12 @@ SCORES = {
         "mean -log probability (density) of the targets, in nats per row",
         in_terminal=True,
     ),
+    "nll_per_label": Score(
+        "NLL per label",
+        "negative log likelihood of a label",
+        "lower",
+        "NLL of rows that have several labels, such as pixels or tokens, by the number of these",
+    ),
     "ece": Score(
         "ECE",
         "expected calibration error",

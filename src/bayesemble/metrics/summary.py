@@ -46,12 +46,16 @@ class Summary:
         self.num_rows += int(counts.sum())
         if not rows:
             return
-        self._add({"nll": nll(predictive, targets, own)}, rows)
+        of_rows = nll(predictive, targets, own)
+        self._add({"nll": of_rows}, rows)
         if isinstance(predictive, ClassPredictive):
             found, labels, each = counted(predictive, targets, own)
             means = {"accuracy": accuracy(predictive, targets, own), "brier": brier(predictive, targets, own)}
             means["overconfidence"] = row_mean(found.probs.amax(-1).double(), each) - means["accuracy"]
-            self._add(means, labels.numel() if each is None else float(each.sum()))
+            num_labels = labels.numel() if each is None else float(each.sum())
+            if predictive.probs.dim() > 2:  # pixels or tokens, all of which the NLL of a row is about
+                means["nll_per_label"] = of_rows * rows / num_labels
+            self._add(means, num_labels)
             table = reliability(predictive, targets, bins=_BINS, weights=own)
             shares = torch.stack([table.confidence, table.accuracy, torch.ones_like(table.confidence)])
             self.bins.index_add_(1, table.index, shares * table.count)

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError, DataError, ModelError
@@ -28,6 +29,8 @@ class Seen(NamedTuple):
     """Whether the network runs parts of itself again in the backward pass, as activation checkpointing does."""
     probabilities: bool = False
     """Whether outputs are probabilities already: none is negative, and those of a row sum to 1."""
+    shares: bool = False
+    """Whether each output lies between 0 and 1, for inputs of any size."""
 
 
 def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Seen:
@@ -59,7 +62,8 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
     if outputs.dim() == 0 or outputs.shape[0] != count:
         hint = "; the inputs have no axis but that of the rows: add one, as x[:, None]" if shapes == [(count,)] else ""
         raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}{hint}")
-    return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes, _are_probabilities(outputs))
+    sums_to_one, shares = _are_probabilities(outputs), _are_shares(outputs, rows, run)
+    return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes, sums_to_one, shares)
 
 
 def _are_probabilities(outputs: Tensor) -> bool:
@@ -67,14 +71,50 @@ def _are_probabilities(outputs: Tensor) -> bool:
     return several and bool((outputs >= 0).all() and ((outputs.sum(-1) - 1).abs() < _ROUNDING).all())
 
 
-def warn_of_probabilities(seen: Seen, name: str, likelihood: Likelihood) -> None:
-    """Warn of a network that ends in a softmax where the likelihood takes another one."""
+def _are_shares(outputs: Tensor, rows: Inputs, run: Callable[[Inputs, bool], Tensor]) -> bool:
+    """Whether outputs stay between 0 and 1 when the inputs grow a thousandfold, and move, as those of a sigmoid do."""
+
+    def between(values: Tensor) -> bool:
+        return values.is_floating_point() and bool(((values >= 0) & (values <= 1)).all())
+
+    if not between(outputs) or not any(leaf.is_floating_point() for leaf in tensors_of(rows)):
+        return False
+    with torch.no_grad(), seeds.TorchStream(0):
+        try:
+            far = run(map_tensors(lambda leaf: leaf * 1000 if leaf.is_floating_point() else leaf, rows), False)
+        except (RuntimeError, ValueError, TypeError, IndexError):  # inputs of that size are no inputs
+            return False
+    return between(far) and not torch.allclose(far, outputs)
+
+
+def warn_of_end(seen: Seen, network: nn.Module, name: str, likelihood: Likelihood, as_it_is: bool) -> None:
+    """Warn of a network whose end the likelihood has too, or whose outputs may be read in two ways."""
+    kind, words = type(likelihood).__name__, None
     if seen.probabilities and likelihood.takes_logits:
-        warnings.warn(
-            f"{name} gives numbers from 0 that sum to 1 for each row, so it seems to end in a softmax, but "
-            f"{type(likelihood).__name__} takes logits and has a softmax of its own; leave the last softmax out",
-            stacklevel=5,
+        words = (
+            f"{name} gives numbers from 0 that sum to 1 for each row, so it seems to end in a softmax, but {kind} "
+            "takes logits and has a softmax of its own; leave the last softmax out"
         )
+    elif seen.shares and likelihood.takes_log_odds:
+        words = (
+            f"{name} gives numbers from 0 to 1 whatever the inputs, so it seems to end in a sigmoid, but {kind} takes "
+            "logits and has a sigmoid of its own; leave the last sigmoid out"
+        )
+    elif as_it_is and likelihood.takes_logits and _may_be_first(seen.output_shape, network):
+        words = (
+            f"{name} ends in a convolution, which has its channels first, and gives {seen.output_shape} for each row, "
+            f"of which {kind} takes the last axis for the classes; if the first one is meant, say "
+            "Task(..., output=lambda out: out.movedim(1, -1)), else Task(..., output=lambda out: out)"
+        )
+    if words is not None:
+        warnings.warn(words, stacklevel=5)
+
+
+def _may_be_first(output_shape: tuple[int, ...], network: nn.Module) -> bool:
+    """Whether classes may be on the first axis of a row or on the last: both fit, and a convolution comes last."""
+    layers = [layer for layer in network.modules() if next(layer.parameters(recurse=False), None) is not None]
+    both = len(output_shape) > 1 and output_shape[0] == output_shape[-1]
+    return both and bool(layers) and isinstance(layers[-1], _ConvNd)
 
 
 def warn_of_scale(likelihood: Likelihood, targets: Tensor, begins: Callable[[], Tensor]) -> None:
@@ -113,4 +153,5 @@ def together(found: list[Seen], names: list[str]) -> Seen:
                 f"gives {other.output_shape}"
             )
     stochastic, recomputes = any(one.stochastic for one in found), any(one.recomputes for one in found)
-    return Seen(shape, stochastic, recomputes, any(one.probabilities for one in found))
+    probabilities, shares = any(one.probabilities for one in found), any(one.shares for one in found)
+    return Seen(shape, stochastic, recomputes, probabilities, shares)

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +24,13 @@ _SCALING_HELP = '"fan_in" divides the scale of every weight matrix or kernel by 
 _SCALINGS = ("none", "fan_in")
 _CENTERS = ("zero", "start")
 _LARGEST_WEIGHT_OF_VAGUE_PRIOR = 0.1
+
+
+def check_prior(prior: Any) -> None:
+    """Refuse what is no prior; an ensemble has one, but is none."""
+    if not (prior is None or isinstance(prior, Prior)):
+        came = "an Ensemble; its posterior is ensemble.as_prior()" if hasattr(prior, "as_prior") else repr(prior)
+        raise SettingError(f"prior must be one such as be.NormalPrior(), or None, got {came}")
 
 
 class Prior(ABC):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bayesemble.core.errors import SettingError
 from bayesemble.core.types import Inputs, Leaves, tensors_of
 from bayesemble.task.adapters.frozen_calls import Prepared, answered
 from bayesemble.task.adapters.still import set_mode
@@ -19,6 +20,17 @@ OF_METHOD = "method."  # names of buffers that a method keeps for itself begin w
 
 PRECISIONS = {"bf16": torch.bfloat16}
 """Number types that a network may compute in while it is trained, by name."""
+
+
+def check_reading(output: Any, targets: Any, unpack: Any) -> None:
+    """Refuse what says neither how to read what a network returns nor how to read a batch."""
+    if not (output is None or isinstance(output, str) or callable(output)):
+        raise SettingError(f"output must be the name of an attribute or key, or a function, got {output!r}")
+    if not (targets is None or isinstance(targets, str)):
+        raise SettingError(f'targets is the key of the targets, such as "labels", got {targets!r}')
+    if not (unpack is None or (callable(unpack) and targets is None)):
+        came = repr(unpack) if targets is None else f"it beside targets={targets!r}"
+        raise SettingError(f"unpack is a function that gives (inputs, targets) of a batch, got {came}")
 
 
 def outputs_of(

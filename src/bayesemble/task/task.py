@@ -19,14 +19,14 @@ from bayesemble.core.types import Inputs, Leaves, Targets, in_parts
 from bayesemble.predictive import Predictive
 from bayesemble.task.adapters.leaves import in_common, leaves_of, stands_still
 from bayesemble.task.adapters.still import hold_still
-from bayesemble.task.first_look import Seen, look, together, warn_of_probabilities
+from bayesemble.task.first_look import Seen, look, together, warn_of_end
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
 from bayesemble.task.networks import ModelSource, called, check_factory, check_trainable, checked_source, new_module
 from bayesemble.task.per_thread import PerThread
 from bayesemble.task.prior_gradient import Factor, add_gradient
-from bayesemble.task.priors import Prior, Shapes, VaguePrior
-from bayesemble.task.running import OF_LIKELIHOOD, OF_METHOD, network_leaves, outputs_of
+from bayesemble.task.priors import Prior, Shapes, VaguePrior, check_prior
+from bayesemble.task.running import OF_LIKELIHOOD, OF_METHOD, check_reading, network_leaves, outputs_of
 from bayesemble.task.select import Wish, select
 from bayesemble.task.sizes import without_size
 from bayesemble.task.starts.center import around_start
@@ -74,18 +74,11 @@ class Task:
         object.__setattr__(self, "model", checked_source(self.model))
         if not isinstance(self.likelihood, Likelihood):
             raise SettingError(f"likelihood must be one such as be.Categorical(), got {self.likelihood!r}")
-        if not (self.prior is None or isinstance(self.prior, Prior)):
-            raise SettingError(f"prior must be one such as be.NormalPrior(), or None, got {self.prior!r}")
-        if not (self.output is None or isinstance(self.output, str) or callable(self.output)):
-            raise SettingError(f"output must be the name of an attribute or key, or a function, got {self.output!r}")
+        check_prior(self.prior)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise SettingError(f"temperature must be a positive number, got {self.temperature}")
         check_start(self.start, self.jitter, as_patterns(self.fresh), self.networks_given, self.mixed)
-        if not (self.targets is None or isinstance(self.targets, str)):
-            raise SettingError(f'targets is the key of the targets, such as "labels", got {self.targets!r}')
-        if not (self.unpack is None or (callable(self.unpack) and self.targets is None)):
-            came = repr(self.unpack) if self.targets is None else f"it beside targets={self.targets!r}"
-            raise SettingError(f"unpack is a function that gives (inputs, targets) of a batch, got {came}")
+        check_reading(self.output, self.targets, self.unpack)
 
     @property
     def module(self) -> nn.Module:
@@ -105,6 +98,11 @@ class Task:
         if not self.train_frozen:
             hold_still(module)
         return PerThread(module)
+
+    @cached_property
+    def said_num_data(self) -> float | None:
+        """What was said of the number of rows, rather than counted."""
+        return self.num_data
 
     @cached_property
     def allocator(self) -> Allocator:
@@ -176,9 +174,9 @@ class Task:
         """
         numbers = range(self.num_architectures)
         seen = together([self._look(index, inputs) for index in numbers], [called(self.module, i) for i in numbers])
-        warn_of_probabilities(seen, called(self.module, 0), self.likelihood)
+        warn_of_end(seen, self.module, called(self.module, 0), self.likelihood, as_it_is=self.output is None)
         counted = num_rows if weight is None else weight
-        return self._bound(counted if self.num_data is None else self.num_data, num_rows, seen, inputs)
+        return self._bound(counted if self.said_num_data is None else self.said_num_data, num_rows, seen, inputs)
 
     def rebind(self, saved: Mapping[str, Any], example: Inputs | None = None) -> BoundTask:
         """The task as it was bound before, from the facts that were saved of it; an example has made-up rows."""
@@ -192,6 +190,7 @@ class Task:
         own |= {"prior": around_start(self.prior, given, as_patterns(self.fresh)), "num_data": num_data}
         return BoundTask(
             **own,
+            said_num_data=self.said_num_data,
             num_rows=num_rows,
             output_shape=seen.output_shape,
             stochastic=seen.stochastic,
@@ -265,6 +264,8 @@ class BoundTask(Task):
 
     num_data: float
     """Number of rows that the likelihood stands for, or the sum of their weights; 0 if it is not known."""
+    said_num_data: float | None
+    """What the task said of the former before it met its data: what counts where it meets other data."""
     num_rows: int
     """Number of rows of the training data; 0 if it is not known."""
     output_shape: tuple[int, ...] | None

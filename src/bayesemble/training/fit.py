@@ -19,6 +19,7 @@ from bayesemble.execute.kept_memory import kept_memory
 from bayesemble.execute.ranks.ranks import Ranks
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
+from bayesemble.task.priors import Prior
 from bayesemble.task.task import Task
 from bayesemble.training.batches import BatchSource
 from bayesemble.training.callbacks.base import OnEpoch
@@ -57,6 +58,7 @@ def fit(
     on_nonfinite: str = "raise",
     change: Sequence[str] = (),
     start: Ensemble | Sequence[Any] | None = None,
+    prior: Prior | None = None,
     precision: str | None = None,
     max_batch: int | None = None,
     callbacks: Sequence[Any] = (),
@@ -113,10 +115,14 @@ def fit(
         start: Networks that members begin with, in place of the model's: an ensemble, whose members go on with equal
             weights (what its method kept beside them is made anew), or a list of modules or state dicts, one for each
             member. With `epochs=0`, `SWAG` and `Subspace` take the networks for snapshots along one training.
+        prior: What is believed of the weights beforehand, in place of the task's prior: `ensemble.as_prior()` of an
+            ensemble that was trained on earlier rows. The ensemble that is returned has it as `task.prior`, it is
+            saved with the run, and a run that is resumed needs the same. None is the task's prior.
         precision: "bf16" runs the network in bfloat16 while it is trained, where torch holds that safe; weights, loss,
             gradients, moments and all predictions stay in single precision. None computes in the network's own type.
         max_batch: Rows that go through a member at a time. Larger batches go through in parts, whose gradients are
-            added up: less memory, and the same numbers to rounding (dropout draws other ones).
+            added up: less memory, and the same numbers to rounding. Dropout, and noise that
+            `MeanField` draws row by row, are drawn anew for each part.
         callbacks: Objects such as `be.callbacks.CSV("log.csv")` that have some of `on_start`, `on_step`, `on_epoch` and
             `on_end`, and may stop training: see `be.Callback`.
         on_interrupt: What becomes of Ctrl-C. "raise" raises `Interrupted`, so that a script ends. "return" returns what
@@ -134,6 +140,7 @@ def fit(
     which the process ends as SIGTERM would end it. `resume` goes on within the epoch, to the bits of an undisturbed
     run. All this is so in the main thread, and where you have no handlers of your own for these signals.
     """
+    task = task if prior is None else replace(task, prior=prior)
     require(on_interrupt in ("raise", "return"), f"on_interrupt is 'raise' or 'return', not {on_interrupt!r}")
     asked: dict[str, Any] = {"offload": offload, "record": record, "cache": cache, "start": start, "device": device}
     asked |= {"callbacks": callbacks, "checkpoint_every": checkpoint_every, "validation": validation}

@@ -132,6 +132,7 @@ class Predictor:
         if found is None:
             return None
         means, variances = (_at_least_single(part.cpu()) for part in found)
+        self._check_axes(means, inputs, per_member=False)
         (means, variances), members = self._of_everyone((means, variances), networks.state.members, inputs)
         return self._calibrated(self.task.predictive_of_normals(means, variances, members))
 
@@ -158,9 +159,22 @@ class Predictor:
             parts.append(_without_network(members))
             begin += members.num_members
         whole = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        self._check_axes(whole, inputs, per_member)
         members = parts[0] if len(parts) == 1 else Members.concat(parts)
         (whole,), members = self._of_everyone((whole,), members, inputs)
         return self._calibrated(self.task.predictive(whole, members))
+
+    def _check_axes(self, outputs: Tensor, inputs: Inputs, per_member: bool) -> None:
+        """Refuse inputs with an axis too many or too few, which many a network runs on all the same."""
+        shapes, known = [tuple(leaf.shape) for leaf in tensors_of(inputs)], self.task.output_shape
+        rows, own = shapes[0][1 if per_member else 0], tuple(outputs.shape[1:])
+        if own[:1] == (rows,) and (known is None or len(own) == len(known) + 1):
+            return
+        given = f"outputs {own}" + ("" if known is None else f", in training {known} for each row")
+        raise DataError(
+            f"inputs of shape {shapes} are not rows as in training: for {rows} rows there are {given}; the first axis "
+            "of inputs is that of the rows, so that a single row is x[None]"
+        )
 
     def _calibrated(self, predictive: Predictive) -> Predictive:
         return predictive if self.calibration is None else self.calibration.apply(predictive)

@@ -120,7 +120,7 @@ def prepare(
     if offload is not None:
         _check_offload(offload, wish, device, checkpoint)
     source = own_rows(source_for(task, data, batch_size, weights=weights), part)
-    bound = task.bind(source.num_data, source.example(), source.weight_known(task.num_data))
+    bound = task.bind(source.num_data, source.example(), source.weight_known(task.said_num_data))
     source = source.checked(bound, training=True).to(device)
     check_task(bound, team, isinstance(source, ArraySource) and source.per_member)
     source.check_members(method.num_members)
@@ -217,7 +217,7 @@ def _usable(device: str | torch.device | None, dtype: torch.dtype) -> torch.devi
         found = torch.device(device or "cpu")
         torch.empty(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0].split(". ")[0]
         raise SettingError(f"device={str(device)!r} cannot be used here: {reason}; leave it out for the CPU") from error
     if dtype == torch.float64 and widest(found) != dtype:
         raise SettingError(f"device={str(device)!r} has no float64, in which the network computes; make it .float()")

@@ -30,6 +30,7 @@ from bayesemble.execute.rule import NUMBERS_TOGETHER, load_of
 from bayesemble.execute.vmap import SideBySide, Vmap
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
+from bayesemble.task.priors import Prior
 from bayesemble.task.starts.checks import Clones
 from bayesemble.task.task import Task
 from bayesemble.training.batches import ArraySource, source_for
@@ -60,7 +61,13 @@ _OF_ONE_FIT = (
 
 
 def fit_side_by_side(
-    task: Task, method: Method, datasets: Sequence[Any], *, seeds: Sequence[int] | None = None, **settings: Any
+    task: Task,
+    method: Method,
+    datasets: Sequence[Any],
+    *,
+    seeds: Sequence[int] | None = None,
+    prior: Prior | None = None,
+    **settings: Any,
 ) -> list[Ensemble]:
     """Train an ensemble on each data set, to the bits of `fit`: splits, folds or seeds of one experiment.
 
@@ -73,11 +80,13 @@ def fit_side_by_side(
         method: How members are placed.
         datasets: For each ensemble, what `fit` takes as `data`.
         seeds: For each ensemble, the seed; 0 for all if left out.
+        prior: As for `fit`, of all of them.
         settings: Others of `fit`, such as `epochs`, `batch_size` and `executor`; not those of a single run, such as a
             folder or validation data.
 
     The `seconds` in a history are the share of the fit.
     """
+    task = task if prior is None else replace(task, prior=prior)
     for name in settings.keys() & set(_OF_ONE_FIT):
         raise SettingError(f"{name} belongs to a single fit; call be.fit for each data set")
     seeds = [0] * len(datasets) if seeds is None else list(seeds)

@@ -447,6 +447,9 @@ def test_probabilities_that_are_none_are_refused(targets):
 def test_there_is_a_weight_for_each_class():
     with pytest.raises(SettingError, match=r"class_weights is .*, got 2\.0"):
         Categorical(class_weights=2.0)
+    with pytest.raises(SettingError, match="class_weights are all 0"):
+        Categorical(class_weights=(0.0, 0.0))
+    assert Categorical(class_weights=torch.tensor([1.0, 3.0])) == Categorical(class_weights=(1.0, 3.0))
     with pytest.raises(SettingError, match=r"class_weights are one for each class, 3 .* got 2"):
         Categorical(class_weights=(1.0, 2.0)).check_targets(torch.tensor([0, 1]), (3,))
 

@@ -19,6 +19,8 @@ class Likelihood(ABC):
 
     takes_logits: ClassVar[bool] = False
     """Whether a softmax is taken of the outputs, so that a network must not end in one."""
+    takes_log_odds: ClassVar[bool] = False
+    """Whether a sigmoid is taken of each output, so that a network must not end in one."""
     reads_as_is: ClassVar[bool] = False
     """Whether outputs are read on the scale of the targets, so that these should be about 1, as outputs begin."""
 

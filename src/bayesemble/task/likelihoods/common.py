@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.core.settings import setting, validate
+from bayesemble.core.settings import require, setting, validate
 from bayesemble.core.types import Leaves
 from bayesemble.predictive import ClassPredictive, NormalPredictive, Predictive, StudentPredictive
 from bayesemble.predictive.classes import one_hot_labels
@@ -63,8 +63,11 @@ class Categorical(Likelihood):
 
     def __post_init__(self) -> None:
         if isinstance(self.class_weights, Iterable):
-            object.__setattr__(self, "class_weights", tuple(self.class_weights))
+            plain = self.class_weights.tolist() if isinstance(self.class_weights, Tensor) else self.class_weights
+            object.__setattr__(self, "class_weights", tuple(plain))
         validate(self)
+        some = self.class_weights is None or any(self.class_weights)
+        require(some, "class_weights are all 0: there would be nothing to learn from")
 
     @property
     def leaves_out(self) -> bool:
@@ -150,6 +153,8 @@ class Bernoulli(Likelihood):
 
     log p(y|f) = y log sigmoid(f) + (1 - y) log sigmoid(-f)
     """
+
+    takes_log_odds = True
 
     def check_targets(self, targets: Tensor, output_shape: tuple[int, ...]) -> Tensor:
         """Zeros and ones."""

@@ -32,6 +32,7 @@ def describe(ensemble: Any) -> dict[str, Any]:
             "train_frozen": task.train_frozen,
         }
         | ({} if task.unpack is None else {"unpack": True}),
+        "said_num_data": task.said_num_data,
         "method": settings.dump(ensemble.method),
         "executor": settings.dump(ensemble.executor),
         "execution": ensemble.execution,

@@ -75,6 +75,7 @@ def restore(
             prior if prior is None or not prior.lacks_center else prior.centred_on(found.centers),
             temperature=saved["temperature"],
             output=output if output is not None else saved["output"],
+            num_data=run.get("said_num_data"),
             targets=saved.get("targets"),
             unpack=unpack if unpack is not None or "unpack" not in saved else _forgotten,
             train_frozen=saved.get("train_frozen", True),  # runs that do not say were trained so

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any
@@ -88,7 +89,19 @@ def check_same_run(
     held = {**held, "method": there | {one["setting"]: one["to"] for one in changed}}
     for key, value in asked.items():
         if value != held[key]:
-            raise CheckpointError(
-                f"the checkpoint was made with {key} {held[key]}, now it is {value}; repeat the settings"
-            )
+            there, here = _differing(held[key], value)
+            raise CheckpointError(f"the checkpoint was made with {key} {there}, now it is {here}; repeat the settings")
     return changed
+
+
+def _differing(held: Any, asked: Any) -> tuple[str, str]:
+    """Both in few words: of two mappings only what they do not share, of long texts the ends."""
+    if not (isinstance(held, Mapping) and isinstance(asked, Mapping)):
+        return str(held), str(asked)
+    names = [name for name in held | asked if held.get(name) != asked.get(name)]  # type: ignore[operator]
+    told = reprlib.Repr()
+    told.maxstring, told.maxdict = 60, 12
+    held_words, asked_words = (
+        ", ".join(f"{name}={told.repr(one.get(name))}" for name in names) for one in (held, asked)
+    )
+    return held_words, asked_words
