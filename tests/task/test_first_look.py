@@ -122,6 +122,20 @@ def test_a_network_that_ends_in_a_sigmoid_is_warned_of_where_logits_are_wanted(r
     assert not recwarn.list
 
 
+def test_a_network_may_refuse_inputs_that_are_far_larger_in_its_own_way(recwarn, generator):
+    class Careful(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, x):
+            assert x.abs().max() < 10, "inputs are to be standardised"
+            return self.linear(x).sigmoid()
+
+    be.Task(Careful, be.Bernoulli()).bind(4, torch.randn(4, 4, generator=generator))
+    assert not recwarn.list
+
+
 def test_classes_that_may_be_on_the_first_axis_or_the_last_are_warned_of(recwarn, generator):
     pictures = torch.randn(2, 1, 3, 3, generator=generator)
     pixels = lambda: nn.Conv2d(1, 3, 1)  # noqa: E731

@@ -82,7 +82,7 @@ def _are_shares(outputs: Tensor, rows: Inputs, run: Callable[[Inputs, bool], Ten
     with torch.no_grad(), seeds.TorchStream(0):
         try:
             far = run(map_tensors(lambda leaf: leaf * 1000 if leaf.is_floating_point() else leaf, rows), False)
-        except (RuntimeError, ValueError, TypeError, IndexError):  # inputs of that size are no inputs
+        except Exception:  # a network may refuse inputs of that size, and may do so in any way
             return False
     return between(far) and not torch.allclose(far, outputs)
 
