@@ -153,7 +153,7 @@ def test_lingering_gathers_more():
 
 
 def test_refusals_let_other_threads_compute(batcher):
-    """What a refusal sends and receives lets go of the interpreter, for shorter than another thread takes to wake up."""
+    """What a refusal sends and receives lets go of the interpreter, but too shortly for another thread to wake up."""
     over, turns, (here, there) = threading.Event(), [0], socket.socketpair()
 
     def compute():

@@ -55,9 +55,7 @@ def test_a_cell_that_cannot_be_understood_is_refused_by_field_and_row(schema, fi
     assert f"row 1, field '{field}'" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("rows", "came"), [([], "an empty list"), (None, "null"), ({}, "an object"), ("[]", "a text")]
-)
+@pytest.mark.parametrize(("rows", "came"), [([], "an empty list"), (None, "null"), ({}, "an object"), ("[]", "a text")])
 def test_what_is_no_list_of_rows_is_said(schema, rows, came):
     with pytest.raises(RowError, match=f"a list of at least one row was needed, got {came}"):
         chunk_of_rows(rows, schema, 10)

@@ -95,7 +95,9 @@ def _checked_text(value: str, column: Column, row: int) -> str:
         numbers = read([cell], column.way)
         if numbers is None or not abs(float(numbers[0])) <= LARGEST:
             limit = f", of at most {LARGEST:g}," if column.kind == "number" else ""
-            raise RowError(f"a {column.kind} like {column.way!r}{limit} was needed, got {shown(cell)}", column.name, row)
+            raise RowError(
+                f"a {column.kind} like {column.way!r}{limit} was needed, got {shown(cell)}", column.name, row
+            )
     return value
 
 
