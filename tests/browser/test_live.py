@@ -128,6 +128,19 @@ def test_light_and_dark_and_no_window_is_too_narrow(page):
     for width in (390, 768, 1280):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        heights = page.locator(".chart text").evaluate_all("all => all.map(one => one.getBoundingClientRect().height)")
+        cut = page.locator(".chart text").evaluate_all(
+            "all => all.filter(one => { const own = one.getBoundingClientRect(),"
+            " whole = one.closest('svg').getBoundingClientRect();"
+            " return own.left < whole.left || own.right > whole.right || own.bottom > whole.bottom; }).length"
+        )
+        assert cut == 0
+        assert min(heights) > 11  # of a line; its signs are about three quarters of it
+        lines = page.locator("table.plain td:nth-child(2)").evaluate_all(
+            "all => all.map(one => { const r = document.createRange(); r.selectNodeContents(one);"
+            " return new Set([...r.getClientRects()].map(line => line.top)).size; })"
+        )
+        assert set(lines) == {1}  # an id, to be copied, is not broken
 
 
 def test_figures_and_controls_have_names(page):

@@ -123,6 +123,7 @@ def test_everything_is_answered_where_all_is_right():
     assert (rule.threshold, rule.coverage, rule.expected_risk) == (math.inf, 1, 0)
     assert not rule.abstains_always
     assert rule.decide(binary([0.5, 1.0])).abstain.tolist() == [False, False]
+    assert str(rule).startswith("answers every row; 0.00% of the validation rows are wrong")
 
 
 def test_it_abstains_always_where_no_threshold_will_do_and_says_so(caplog):

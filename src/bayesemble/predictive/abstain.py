@@ -70,10 +70,12 @@ class Abstention:
         promise = f"an error rate of at most {self.max_risk:g} with confidence {self.confidence:g}"
         if self.abstains_always:
             return f"abstains always: no threshold on {self.measure} uncertainty keeps {promise}"
+        kept = f"and it keeps {promise}: the bound is {self.risk_bound:.2%}"
+        if self.threshold == math.inf:
+            return f"answers every row; {self.expected_risk:.2%} of the validation rows are wrong, {kept}"
         return (
             f"answers where {self.measure} uncertainty is below {self.threshold:g}, "
-            f"{self.coverage:.1%} of the validation rows; {self.expected_risk:.2%} of them wrong, "
-            f"and {promise}: the bound is {self.risk_bound:.2%}"
+            f"{self.coverage:.1%} of the validation rows; {self.expected_risk:.2%} of them are wrong, {kept}"
         )
 
 

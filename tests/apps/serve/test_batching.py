@@ -1,4 +1,6 @@
 import asyncio
+import os
+import socket
 import threading
 
 import pytest
@@ -148,6 +150,34 @@ def test_lingering_gathers_more():
     asyncio.run(storm())
     made.close()
     assert model.batches == [5]
+
+
+def test_refusals_let_other_threads_compute(batcher):
+    """What a refusal sends and receives lets go of the interpreter, but too shortly for another thread to wake up."""
+    over, turns, (here, there) = threading.Event(), [0], socket.socketpair()
+
+    def compute():
+        while not over.is_set():
+            os.sched_yield()  # lets go of the interpreter for a moment, as each operation of torch does
+            turns[0] += 1
+
+    run(batcher.submit(Doubled(), chunk(*["x"] * 601), 20))  # more than there is room for
+    thread = threading.Thread(target=compute)
+    thread.start()
+    before, refusals = turns[0], 1000
+    for _ in range(refusals):
+        here.send(b"a request" * 600)
+        there.recv(10_000)
+        with pytest.raises(OverloadedError):
+            batcher.check_room()
+        there.send(b"a refusal" * 20)
+        here.recv(10_000)
+    found = (turns[0] - before) / refusals
+    over.set()
+    thread.join()
+    here.close()
+    there.close()
+    assert found > 0.1  # it was 0.01 before refusals made a pause
 
 
 def test_joined_rows_are_numbered_anew():

@@ -34,6 +34,13 @@ def test_several_models_and_no_folder_of_another_kind(runs, tmp_path):
         Registry([tmp_path], Options())
 
 
+def test_a_tolerance_is_for_numbers(runs):
+    asked = Options(max_risk=0.5, tolerance=5.0)
+    with pytest.raises(SettingError, match="all targets here are classes"):
+        Registry([runs["kind"].folder], asked)
+    Registry([run.folder for run in runs.values()], asked).close()  # it says something of one of them
+
+
 def test_folders_are_looked_at_in_time(runs, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(runs["price"].folder, folder)

@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 
@@ -52,6 +53,22 @@ def test_a_cell_that_cannot_be_understood_is_refused_by_field_and_row(schema, fi
         chunk_of_rows([GOOD, GOOD | {field: value}], schema, 10)
     assert (refused.value.field, refused.value.row) == (field, 1)
     assert f"row 1, field '{field}'" in str(refused.value)
+
+
+@pytest.mark.parametrize(("rows", "came"), [([], "an empty list"), (None, "null"), ({}, "an object"), ("[]", "a text")])
+def test_what_is_no_list_of_rows_is_said(schema, rows, came):
+    with pytest.raises(RowError, match=f"a list of at least one row was needed, got {came}"):
+        chunk_of_rows(rows, schema, 10)
+
+
+def test_a_limit_is_said_of_numbers_alone(schema):
+    for field, value, needed in (
+        ("size", "1e101", "a number like '1.5', of at most 1e+100, was needed"),
+        ("garden", "perhaps", "a boolean like 'yes' was needed"),
+        ("day", "May", "a date like 'year-month-day' was needed"),
+    ):
+        with pytest.raises(RowError, match=re.escape(f"{needed}, got '{value}'")):
+            chunk_of_rows([GOOD | {field: value}], schema, 10)
 
 
 def test_a_lacking_field_is_named_and_others_are_not_used(schema):

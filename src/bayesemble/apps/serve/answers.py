@@ -159,7 +159,7 @@ def open_model(folder: str, options: Options, version: str) -> Model:
     profile, note = read_profile(run.folder, run.description)
     rules = run.rules(options.level)
     rule = abstention(run.schema, profile, options, rules.calibration)
-    notes = (*run.notes, *([note] if note else []), *([str(rule)] if rule else []))
+    notes = (*run.notes, *([note] if note else []), *([f"the model {rule}"] if rule else []))
     model = Model(run, rules, rule, profile, notes, version)
     sizes = (1, run.schema.num_numbers), (1, len(run.schema.category_sizes))
     model.predict_block(np.zeros(sizes[0], np.float32), np.zeros(sizes[1], np.int64))

@@ -22,6 +22,12 @@ from bayesemble.data.table_files import Chunk
 
 MOST_ROWS = 512
 """Rows of a batch, unless a single request has more."""
+_PAUSE = 1e-4
+"""Seconds that a refusal gives to the threads that compute.
+
+What it sends and receives lets go of the interpreter for shorter than another thread takes to wake up: refusals that
+follow one another without a pause would leave nearly no time for answers.
+"""
 logger = logging.getLogger("bayesemble.serve")
 
 
@@ -71,19 +77,14 @@ class Batcher:
     def check_room(self) -> None:
         """Refuse before anything is read, if a request has been refused and none was computed since."""
         if self._full:
-            raise self._overloaded()
+            raise self._refusal()
 
     async def submit(self, model: Model, chunk: Chunk, seconds: float) -> list[dict[str, Any]]:
         """The answers to a chunk, or `OverloadedError`."""
         future: asyncio.Future[list[dict[str, Any]]] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(model, chunk, time.monotonic() + seconds, future)
-        with self._changed:
-            if self._closed or self._rows + waiting.rows > self._most:
-                self._full = True
-                raise self._overloaded()
-            self._queue.append(waiting)
-            self._rows += waiting.rows
-            self._changed.notify()
+        if not self._take(waiting):
+            raise self._refusal()
         try:
             return await asyncio.wait_for(future, seconds)
         except TimeoutError:
@@ -96,7 +97,19 @@ class Batcher:
             self._changed.notify()
         self._thread.join()
 
-    def _overloaded(self) -> OverloadedError:
+    def _take(self, waiting: _Waiting) -> bool:
+        """Queue a request if there is room for it."""
+        with self._changed:
+            if self._closed or self._rows + waiting.rows > self._most:
+                self._full = True
+                return False
+            self._queue.append(waiting)
+            self._rows += waiting.rows
+            self._changed.notify()
+            return True
+
+    def _refusal(self) -> OverloadedError:
+        time.sleep(_PAUSE)
         return OverloadedError(f"{self._rows:,} rows wait already, and {self._most:,} may", self._retry_after())
 
     def _retry_after(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _HELP = {
-    "bayesemble_requests_total": ("counter", "Requests by model, path and status."),
+    "bayesemble_requests_total": ("counter", "Requests by path and status."),
     "bayesemble_request_seconds": ("histogram", "Seconds from the head of a request to its answer."),
     "bayesemble_rows_total": ("counter", "Rows that were answered."),
     "bayesemble_batch_rows": ("histogram", "Rows that were computed together."),

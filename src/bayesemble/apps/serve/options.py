@@ -38,6 +38,10 @@ class Options:
             f"tolerance is a number above 0, got {self.tolerance}",
         )
         require(
+            self.tolerance is None or self.max_risk is not None,
+            "tolerance says from which error on an answer counts as wrong, for max_risk: say that too, or leave it out",
+        )
+        require(
             self.max_risk is None or 0 < self.max_risk < 1, f"max_risk is a share between 0 and 1, got {self.max_risk}"
         )
         require(

@@ -11,6 +11,7 @@ from bayesemble.apps.serve.logs import logger
 from bayesemble.apps.serve.metrics import Metrics
 from bayesemble.apps.serve.options import Options
 from bayesemble.apps.serve.served import Served
+from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require
 
 
@@ -20,6 +21,9 @@ class Registry:
     def __init__(self, folders: Sequence[str | Path], options: Options) -> None:
         self.options, self.metrics = options, Metrics()
         self._models = {name: Served(name, folder, options, self.metrics) for name, folder in names_of(folders).items()}
+        if options.tolerance is not None and all(one.model.schema.task == "classification" for one in self):
+            self._close_models()
+            raise SettingError("tolerance is an error of numbers, and all targets here are classes; leave it out")
         self._end = threading.Event()
         self._looker = threading.Thread(target=self._look, name="looks at run folders", daemon=True)
 
@@ -53,6 +57,9 @@ class Registry:
         self._end.set()
         if self._looker.is_alive():
             self._looker.join()
+        self._close_models()
+
+    def _close_models(self) -> None:
         for one in self:
             one.close()
 

@@ -94,8 +94,10 @@ def _checked_text(value: str, column: Column, row: int) -> str:
     if column.kind != "category" and cell.lower() not in MISSING:
         numbers = read([cell], column.way)
         if numbers is None or not abs(float(numbers[0])) <= LARGEST:
-            needed = f"a {column.kind} like {column.way!r}, of at most {LARGEST:g}, was needed"
-            raise RowError(f"{needed}, got {shown(cell)}", column.name, row)
+            limit = f", of at most {LARGEST:g}," if column.kind == "number" else ""
+            raise RowError(
+                f"a {column.kind} like {column.way!r}{limit} was needed, got {shown(cell)}", column.name, row
+            )
     return value
 
 
@@ -105,4 +107,6 @@ def _is_broken(text: str) -> bool:
 
 
 def _came(value: Any) -> str:
+    if value == []:
+        return "an empty list"
     return "null" if value is None else _KINDS.get(type(value), "something else")

@@ -42,8 +42,8 @@ def write(program: Program, path: Path) -> Run:
             found = torch.onnx.export(program.of_torch, dynamo=True, verbose=False)
     except Exception as error:  # the exporter has many classes for what has no counterpart
         raise ModelError(
-            f"not all that is asked for can be written as ONNX: {_reason(error)}; "
-            "leave out outputs, or write a .pt2 file"
+            f"not all of {', '.join(program.outputs)} can be written as ONNX: {_reason(error)}; name outputs that can "
+            "(of counts, all but low and high), or write a .pt2 file"
         ) from error
     assert found is not None
     _rename(found.model.graph, program)

@@ -4,7 +4,7 @@ const rates = {}; // rows at the last look, by model
 
 // The share of rows at or below each edge: of held-out rows, and of those that came in.
 function chart(doubt) {
-  const [width, height, left, bottom, top] = [420, 190, 42, 30, 8];
+  const [width, height, left, bottom, top] = [420, 190, 46, 30, 8];
   const edges = doubt.edges;
   const low = edges[0], high = edges[edges.length - 1] || 1;
   const last = Math.max(high, low + 1e-12);
