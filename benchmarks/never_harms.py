@@ -18,7 +18,6 @@ splits, by which nothing of the default was chosen; their runs need a file of th
 """
 
 import argparse
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -322,18 +321,6 @@ def read_table(text: str) -> Found:
     return found
 
 
-def write(page: Path, name: str, found: Found) -> None:
-    """Put the table between the marks of a page that name the file of runs; figures without a run stay."""
-    marked = re.compile(rf"(<!-- {name}: begin -->\n)(.*?)(<!-- {name}: end -->)", re.DOTALL)
-
-    def renewed(marks: re.Match[str]) -> str:
-        return marks[1] + "\n" + "\n".join(lines(filled(found, read_table(marks[2])))) + "\n\n" + marks[3]
-
-    text, count = marked.subn(renewed, page.read_text())
-    assert count == 1, f"{page} has no marks for the table of {name}"
-    page.write_text(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="data sets; without it nothing is trained")
@@ -350,7 +337,7 @@ def main() -> None:
         measure(arguments, done)
     found = table_of(done)
     if arguments.write is not None:
-        write(arguments.write, arguments.out.stem, found)
+        results.renew(arguments.write, arguments.out.stem, lambda text: lines(filled(found, read_table(text))))
     rows = lines(found)
     shown = Table(*(cell.strip() for cell in rows[0].strip("|").split("|")))
     for row in rows[2:-2]:
