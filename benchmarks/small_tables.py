@@ -1,6 +1,6 @@
 """Rules for the strength of the repulsion on small tables, where it was seen to harm: ten splits at once.
 
-    python benchmarks/small_tables.py --folder DATA                            # all of it: half an hour on one core
+    python benchmarks/small_tables.py --folder DATA                            # all of it: ten minutes of one core
     python benchmarks/small_tables.py --folder DATA --rules "default;cooled" --problems concrete,yacht
     python benchmarks/small_tables.py --write docs/repulsion.md                # the table, from the runs that are there
 
@@ -47,10 +47,6 @@ def cooled_by_half(progress: float) -> float:
     return max(0.0, 1 - 2 * progress)
 
 
-def cooled_late(progress: float) -> float:
-    return min(1.0, 2 * (1 - progress))
-
-
 @dataclass(frozen=True)
 class Rule:
     """A prior and a strength: the vague prior unless a std is stated."""
@@ -66,11 +62,10 @@ class Rule:
     bias: float = 1.0
     normal: float | None = None
     fan_in: float | None = None
-    flat: bool = False
 
     @property
     def stated(self) -> bool:
-        return self.flat or self.normal is not None or self.fan_in is not None
+        return self.normal is not None or self.fan_in is not None
 
     def scale(self, inputs: int, is_bias: bool) -> float:
         if self.normal is not None:
@@ -80,7 +75,7 @@ class Rule:
 
     def weight(self, ratio: float) -> float:
         """What the log density of the prior counts for."""
-        return 0.0 if self.flat else 1.0 if self.stated else min(self.prior_counts, ratio)
+        return 1.0 if self.stated else min(self.prior_counts, ratio)
 
     def heat(self, progress: float, ratio: float) -> float:
         """The temperature of the members."""
@@ -93,20 +88,15 @@ RULES = {
     "default": Rule(0.1),
     "cooled": Rule(0.1, cooled),
     "cooled by half": Rule(0.1, cooled_by_half),
-    "cooled late": Rule(0.1, cooled_late),
-    "0.3, cooled": Rule(0.3, cooled),
-    "1, cooled by half": Rule(1.0, cooled_by_half),
     "0.03": Rule(0.03),
     "prior counts in full": Rule(0.1, prior_counts=1.0),
     "in full, no repulsion": Rule(prior_counts=1.0),
     "half as wide": Rule(0.1, std=1.0),
-    "in full, half as wide": Rule(0.1, prior_counts=1.0, std=1.0),
     "biases 0.3": Rule(0.1, bias=0.3),
     "N(0.3), strength 1": Rule(1.0, normal=0.3),
     "deep ensemble, N(1)": Rule(normal=1.0),
     "deep ensemble, N(0.3)": Rule(normal=0.3),
     "deep ensemble, fan-in 3": Rule(fan_in=3.0),
-    "deep ensemble, no prior": Rule(flat=True),
 }
 
 
