@@ -12,12 +12,12 @@ seed of a UCI set has an official split. Foreign rows of digits are those of two
 "Strength 1" is repulsion that samples the posterior of a prior N(0, 1), "as published" is uncalibrated under the same.
 
 One line per run goes to the output file as it is done; a run that is there already is not repeated. Problems can be
-shared out among processes that write to the same file. `FRESH` names problems, and `--first-seed` gives seeds and
+shared out among processes that write to the same file. `--no-rival` leaves out the deep ensemble, and `--write` keeps
+those figures of the page of which the file has no run. `FRESH` names problems, and `--first-seed` gives seeds and
 splits, by which nothing of the default was chosen; their runs need a file of their own.
 """
 
 import argparse
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +42,8 @@ from bayesemble.data import toy
 from bayesemble.models import mlp, resnet
 
 Rows = tuple[Tensor, Tensor]
+Found = dict[str, tuple[str, dict[str, tuple[float, ...]]]]
+"""Of each problem the prior that was chosen, and the scores of each method."""
 PRIORS: dict[str, be.NormalPrior | None] = {
     "vague": be.VaguePrior(),
     "normal 1": be.NormalPrior(1.0),
@@ -58,6 +60,7 @@ METHODS: dict[str, tuple[type[be.Method], dict[str, Any], str]] = {  # class, se
     "function space": (be.Repulsive, {"space": "function"}, "vague"),
 }
 WORSE_NLL, WORSE_NLL_SHARE, WORSE_AUROC, BETTER_AUROC = 0.005, 0.01, 0.003, 0.01
+DIGITS, ROUNDING = 3, 1e-9
 
 
 @dataclass(frozen=True)
@@ -216,12 +219,16 @@ def scores(ensemble: be.Ensemble, rows: Split) -> dict[str, float]:
     return found
 
 
-def wanted(done: list[dict[str, Any]], name: str, seeds: range, methods: list[str]) -> Iterator[tuple[str, str, int]]:
+def wanted(
+    done: list[dict[str, Any]], name: str, seeds: range, methods: list[str], rival: bool
+) -> Iterator[tuple[str, str, int]]:
     """Method, prior and seed of the runs that are left; later seeds of the deep ensemble need the first."""
     there = {(row["method"], row["prior"], row["seed"]) for row in done if row["problem"] == name}
-    runs = [(TUNED, prior, seeds[0]) for prior in PRIORS]
+    runs = [(TUNED, prior, seeds[0]) for prior in PRIORS] if rival else []
     runs += [(method, METHODS[method][2], seed) for seed in seeds for method in methods]
     yield from (run for run in runs if run not in there)
+    if not rival:
+        return
     best = tuned_prior(done, name)
     yield from ((TUNED, best, seed) for seed in seeds[1:] if (TUNED, best, seed) not in there)
 
@@ -237,7 +244,7 @@ def measure(arguments: argparse.Namespace, done: list[dict[str, Any]]) -> None:
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     for name in arguments.problems.split(","):
         problem = (PROBLEMS | FRESH)[name]
-        for label, prior, seed in wanted(done, name, seeds, arguments.methods.split(",")):
+        for label, prior, seed in wanted(done, name, seeds, arguments.methods.split(","), arguments.rival):
             kind, settings, _ = METHODS.get(label, (be.DeepEnsemble, {}, ""))
             method = kind(num_members=problem.members, learning_rate=problem.rate, schedule="cosine", **settings)
             rows = problem.load(arguments.folder, seed)
@@ -248,51 +255,70 @@ def measure(arguments: argparse.Namespace, done: list[dict[str, Any]]) -> None:
             Console().print(done[-1])
 
 
-def means(done: list[dict[str, Any]], name: str, label: str) -> dict[str, float]:
-    """Means over seeds of what a method reached; the deep ensemble's are those under the prior that it chose."""
+def means(done: list[dict[str, Any]], name: str, label: str) -> tuple[float, ...]:
+    """NLL, accuracy or RMSE, and AUROC by entropy: means over seeds, to the digits of the table.
+
+    The deep ensemble's are those under the prior that it chose.
+    """
     rows = [row for row in done if (row["problem"], row["method"]) == (name, label)]
     if label == TUNED and rows:
         rows = [row for row in rows if row["prior"] == tuned_prior(done, name)]
-    names = [score for score in ("nll", "accuracy", "rmse", "auroc", "auroc_mi") if all(score in row for row in rows)]
-    return {score: statistics.fmean(row[score] for row in rows) for score in names} if rows else {}
+    names = [score for score in ("nll", "accuracy", "rmse", "auroc") if all(score in row for row in rows)]
+    return tuple(round(statistics.fmean(row[score] for row in rows), DIGITS) for score in names) if rows else ()
 
 
-def lines(done: list[dict[str, Any]]) -> list[str]:
-    """The table: NLL, accuracy or RMSE, and AUROC by entropy of each method; and what the default came to."""
-    found = ["| problem | tuned prior | " + " | ".join((TUNED, *METHODS)) + " |", "| --- " * (len(METHODS) + 3) + "|"]
-    nll, auroc = {}, {}
+def table_of(done: list[dict[str, Any]]) -> Found:
+    """What the runs came to."""
+    found = {}
     for name in PROBLEMS | FRESH:
-        if not any(row["problem"] == name for row in done):
-            continue
-        each = {label: means(done, name, label) for label in (TUNED, *METHODS)}
-        cells = [
-            " / ".join(f"{one[score]:.3f}" for score in ("nll", "accuracy", "rmse", "auroc") if score in one) or "-"
-            for one in each.values()
-        ]
-        found.append(f"| {name} | {tuned_prior(done, name)} | " + " | ".join(cells) + " |")
-        if each["default"]:
-            nll[name] = (each["default"]["nll"], each[TUNED]["nll"])
-            if "auroc" in each[TUNED]:
-                auroc[name] = each["default"]["auroc"] - each[TUNED]["auroc"]
-    harmed = [name for name, (own, rival) in nll.items() if own - rival > max(WORSE_NLL, WORSE_NLL_SHARE * abs(rival))]
-    blind = [name for name, gain in auroc.items() if gain < -WORSE_AUROC]
-    below = sum(own < rival for own, rival in nll.values())
-    above = sum(gain >= BETTER_AUROC for gain in auroc.values())
-    found += [
-        "",
-        f"The default against the tuned deep ensemble: NLL below it on {below} of {len(nll)} problems, above it by "
-        f"more than {WORSE_NLL} and 1 % on {', '.join(harmed) or 'none'}; AUROC above by {BETTER_AUROC} or more on "
-        f"{above} of {len(auroc)}, below by more than {WORSE_AUROC} on {', '.join(blind) or 'none'}.",
-    ]
+        rows = [row for row in done if row["problem"] == name]
+        if rows:
+            tuned = tuned_prior(done, name) if any(row["method"] == TUNED for row in rows) else "-"
+            found[name] = (tuned, {label: means(done, name, label) for label in (TUNED, *METHODS)})
     return found
 
 
-def write(page: Path, name: str, rows: list[str]) -> None:
-    """Put the table between the marks of a page that name the file of runs."""
-    marked = re.compile(rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)", re.DOTALL)
-    text, count = marked.subn(lambda marks: marks[1] + "\n" + "\n".join(rows) + "\n\n" + marks[2], page.read_text())
-    assert count == 1, f"{page} has no marks for the table of {name}"
-    page.write_text(text)
+def filled(found: Found, earlier: Found) -> Found:
+    """The same, with what an earlier table has of problems and methods of which there is no run."""
+    whole = {}
+    for name in PROBLEMS | FRESH:
+        (tuned, own), (tuned_then, then) = (part.get(name, ("-", {})) for part in (found, earlier))
+        if own or then:
+            each = {label: own.get(label) or then.get(label, ()) for label in (TUNED, *METHODS)}
+            whole[name] = (tuned if own.get(TUNED) else tuned_then, each)
+    return whole
+
+
+def lines(found: Found) -> list[str]:
+    """The table, and what the default came to."""
+    rows = ["| problem | tuned prior | " + " | ".join((TUNED, *METHODS)) + " |", "| --- " * (len(METHODS) + 3) + "|"]
+    for name, (tuned, each) in found.items():
+        cells = [" / ".join(f"{score:.{DIGITS}f}" for score in one) or "-" for one in each.values()]
+        rows.append(f"| {name} | {tuned} | " + " | ".join(cells) + " |")
+    pairs = {name: (each["default"], each[TUNED]) for name, (_, each) in found.items() if each["default"]}
+    nll = {name: (own[0], rival[0]) for name, (own, rival) in pairs.items() if rival}
+    auroc = {name: own[2] - rival[2] for name, (own, rival) in pairs.items() if len(rival) > 2}
+    over = {name: own - rival - max(WORSE_NLL, WORSE_NLL_SHARE * abs(rival)) for name, (own, rival) in nll.items()}
+    harmed = [name for name, above in over.items() if above > ROUNDING]
+    blind = [name for name, gain in auroc.items() if gain < -WORSE_AUROC - ROUNDING]
+    not_above = sum(own <= rival for own, rival in nll.values())
+    better = sum(gain >= BETTER_AUROC - ROUNDING for gain in auroc.values())
+    said = (
+        f"The default against the tuned deep ensemble: NLL not above it on {not_above} of {len(nll)} problems, above "
+        f"it by more than {WORSE_NLL} and 1 % on {', '.join(harmed) or 'none'}; AUROC above by {BETTER_AUROC} or more "
+        f"on {better} of {len(auroc)}, below by more than {WORSE_AUROC} on {', '.join(blind) or 'none'}."
+    )
+    return [*rows, "", said]
+
+
+def read_table(text: str) -> Found:
+    """What a table on a page says."""
+    found = {}
+    for line in text.strip().splitlines()[2:-2]:
+        name, tuned, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        scores = (() if cell == "-" else tuple(map(float, cell.split("/"))) for cell in cells)
+        found[name] = (tuned, dict(zip((TUNED, *METHODS), scores, strict=True)))
+    return found
 
 
 def main() -> None:
@@ -300,6 +326,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="data sets; without it nothing is trained")
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--methods", default=",".join(METHODS), help="beside the deep ensemble")
+    parser.add_argument("--rival", action=argparse.BooleanOptionalAction, default=True, help="the deep ensemble too")
     parser.add_argument("--seeds", type=int, default=3, help="how many")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("never_harms.jsonl"))
@@ -308,9 +335,10 @@ def main() -> None:
     done = results.read(arguments.out)
     if arguments.folder is not None:
         measure(arguments, done)
-    rows = lines(done)
+    found = table_of(done)
     if arguments.write is not None:
-        write(arguments.write, arguments.out.stem, rows)
+        results.renew(arguments.write, arguments.out.stem, lambda text: lines(filled(found, read_table(text))))
+    rows = lines(found)
     shown = Table(*(cell.strip() for cell in rows[0].strip("|").split("|")))
     for row in rows[2:-2]:
         shown.add_row(*(cell.strip() for cell in row.strip("|").split("|")))

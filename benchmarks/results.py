@@ -1,9 +1,10 @@
-"""What the long benchmarks share: one line of JSON per run, written as it is done, and means with standard errors."""
+"""What the long benchmarks share: a line of JSON per run, written as it is done; means with errors; tables on pages."""
 
 import json
 import math
+import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,3 +26,13 @@ def mean_and_error(values: Sequence[float], digits: int = 3) -> str:
     """The mean over seeds or splits and, of more than one, its standard error."""
     error = f" +- {statistics.stdev(values) / math.sqrt(len(values)):.{digits}f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.{digits}f}{error}"
+
+
+def renew(page: Path, name: str, rows: Callable[[str], list[str]]) -> None:
+    """Put a table between the marks of a page that name it, made from what stands there."""
+    marked = re.compile(rf"(<!-- {name}: begin -->\n)(.*?)(<!-- {name}: end -->)", re.DOTALL)
+    text, count = marked.subn(
+        lambda marks: marks[1] + "\n" + "\n".join(rows(marks[2])) + "\n\n" + marks[3], page.read_text()
+    )
+    assert count == 1, f"{page} has no marks for the table of {name}"
+    page.write_text(text)

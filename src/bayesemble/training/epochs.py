@@ -60,6 +60,7 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
             bar.say(f"executor: {ensemble.executor} ({ensemble.execution})")
             for name, words in ensemble.method.resolved(ensemble.task).items():
                 bar.say(f"{name}: {words}")
+                logger.info("%s: %s", name, words)
             steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken, team=plan.team)
             with request.noting():
                 plan.callbacks.start(ensemble)

@@ -10,7 +10,7 @@ from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock
 from bayesemble.execute.optimizers.fused import leaf_rows
 from bayesemble.methods.base import Context
-from bayesemble.methods.repulsion.interacting import products
+from bayesemble.methods.repulsion.interacting import _caution_once, products
 from bayesemble.methods.repulsion.kernels import RBF
 from helpers import all_leaves, directions, largest_difference, quick_fit, random_members, small_mlp, table
 
@@ -78,6 +78,51 @@ def test_the_strength_that_is_found_is_the_one_that_acts(kind, space, prior, str
         for repulsion in ("auto", strength)
     )
     assert largest_difference(all_leaves(left), all_leaves(said)) == 0
+
+
+HELD_OUT = "compare it by held-out rows with repulsion=0"
+
+
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.parametrize(
+    ("rows", "likelihood", "prior", "settings", "warned"),
+    [
+        (1999, be.HeteroscedasticGaussian(), "vague", {}, True),
+        (1999, be.HeteroscedasticStudent(), "vague", {"space": "function"}, True),
+        (2000, be.HeteroscedasticGaussian(), "vague", {}, False),
+        (1999, be.Gaussian(0.1), "vague", {}, False),
+        (1999, be.Categorical(), "vague", {}, False),
+        (1999, be.HeteroscedasticGaussian(), "stated", {}, False),
+        (1999, be.HeteroscedasticGaussian(), "flat", {}, False),
+        (1999, be.HeteroscedasticGaussian(), "vague", {"repulsion": 0.1}, False),
+        (1999, be.HeteroscedasticGaussian(), "vague", {"calibrate": False}, False),
+        (1999, be.HeteroscedasticGaussian(), "vague", {"num_members": 1}, False),
+    ],
+)
+def test_where_the_default_was_seen_to_cost_log_score_it_says_what_to_compare_it_with(
+    kind, rows, likelihood, prior, settings, warned, caplog
+):
+    """Once in a process, and in the words that tell the strength."""
+    _caution_once.cache_clear()
+    bound = be.Task(lambda: torch.nn.Linear(3, 2), likelihood, PRIORS[prior]).bind(rows, torch.ones(4, 3))
+    method = kind(**{"num_members": 2} | settings)
+    for _ in range(2):
+        method.init(bound, 0)
+    assert sum(HELD_OUT in record.getMessage() for record in caplog.records) == warned
+    assert (HELD_OUT in method.resolved(bound).get("repulsion", "")) == warned
+
+
+def test_members_that_come_in_turn_are_told_too(caplog):
+    _caution_once.cache_clear()
+    bound = be.Task(lambda: torch.nn.Linear(3, 2), be.HeteroscedasticGaussian()).bind(9, torch.ones(4, 3))
+    be.Repulsive(num_members=2, sequential=True).init(bound, 0)
+    assert any(HELD_OUT in record.getMessage() for record in caplog.records)
+
+
+def test_the_log_has_the_strength_and_why(caplog):
+    with caplog.at_level("INFO", "bayesemble"):
+        quick_fit(task(), table(), be.Repulsive(num_members=2), epochs=1)
+    assert any("repulsion: 0.1: no prior was stated" in record.getMessage() for record in caplog.records)
 
 
 def test_a_word_that_is_no_strength_is_refused():

@@ -78,6 +78,7 @@ class FunctionSpace(Space):
                 "members are compared by their outputs on the whole batch, which max_batch would split; leave it out, "
                 "or use space='weight'"
             )
+        state = super().prepare(method, state, task, seed)
         if task.prior is None or not self.function_prior:
             return state
         count = self.prior_draws

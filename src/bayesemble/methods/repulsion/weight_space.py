@@ -41,6 +41,7 @@ class WeightSpace(Space):
 
         Members that follow it grow until they are as wide in all directions that the data leave open.
         """
+        state = super().prepare(method, state, task, seed)
         if method.repulsion == "auto" and method.strength(task) == 1 and task.scales and method.calibrate:
             ratio = _times_wider(task, state.members)
             if ratio > _TOO_WIDE and interacting.is_large(task):
