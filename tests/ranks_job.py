@@ -18,6 +18,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,11 @@ from torch import Tensor, nn
 import bayesemble as be
 from bayesemble.core.errors import BayesembleError
 from bayesemble.core.files import process_tag
+from bayesemble.execute.ranks import group as messaging
 from bayesemble.methods import METHODS, make_method
+from bayesemble.methods.repulsion import interacting
+from bayesemble.methods.repulsion.interacting import Forces
+from bayesemble.methods.repulsion.weight_space import combine
 from leftovers import Held
 
 PROCESSES, SECONDS = 2, 240
@@ -375,6 +380,35 @@ def exchanged(_: Path) -> dict[str, float]:
         "back": float((team.from_columns(2 * columns, 7) - 2 * here).abs().max()),
         "largest": team.largest(10 + team.first),
     }
+
+
+@case
+def blocks(_: Path) -> dict[str, list[Any]]:
+    """Forces between the weights of five members of 85 weights: how many messages, the most numbers that this rank
+    gets in one, and how far from one process; all leaves in one block, and in blocks of at most 20 coordinates."""
+    team, shapes, messages = be.Ranks().team(5), ((4, 3), (4,), (10, 4), (10,), (19,)), []
+    draw, plain_ask, usual = torch.Generator().manual_seed(0), messaging._ask, interacting._COORDINATES_OF_A_BLOCK
+    whole, slopes = ({str(s): torch.randn(5, *s, generator=draw).double() for s in shapes} for _ in range(2))
+    forces, names = Forces(*torch.randn(2, 5, 5, generator=draw).double()), list(whole)
+
+    def own(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: team.own(leaf).clone() for name, leaf in leaves.items()}
+
+    def counting(operation: Any, *arguments: Any, **options: Any) -> None:
+        messages.append(max(part.numel() for part in arguments if isinstance(part, Tensor)))
+        plain_ask(operation, *arguments, **options)
+
+    expected = {name: leaf.clone() for name, leaf in slopes.items()}
+    combine(forces, expected, whole, names, 0.5)
+    gram, found = interacting.products(list(whole.values()))[0], {}
+    for most in (usual, 20):
+        with patch.object(messaging, "_ask", counting), patch.object(interacting, "_COORDINATES_OF_A_BLOCK", most):
+            apart = [float((interacting.products(list(own(whole).values()), True, team)[0] - gram).abs().max())]
+            combine(forces, moved := own(slopes), own(whole), names, 0.5, True, team)
+        apart += [float((moved[name] - team.own(leaf)).abs().max()) for name, leaf in expected.items()]
+        found[str(most)] = [len(messages), max(messages), max(apart)]
+        messages.clear()
+    return found
 
 
 @case
