@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError
 from bayesemble.core.files import process_tag
 from bayesemble.execute.ranks import group as messaging
@@ -362,6 +363,79 @@ def sharded_backbone(_: Path) -> dict[str, Any]:
         "predictions": float((ours.predict(seen).mean - one.predict(new).mean).abs().max()),
         "said": said,
     }
+
+
+class Block(nn.Module):
+    """A part of a backbone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Beside what comes in."""
+        return x + self.down(self.up(x).tanh())
+
+
+@case
+def adapters_in_shards(_: Path) -> dict[str, Any]:
+    """Adapters in a backbone that two ranks hold halves of, against the whole network: weights and predictions."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with seeds.scoped(0):
+        network = nn.Sequential(nn.Linear(2, 3), Block(), Block(), nn.Linear(3, 1)).double()
+    whole, sharded = (be.adapt(network, "lora", targets="up|down", rank=2, head="3") for _ in range(2))
+    mesh, trained = init_device_mesh("cpu", (PROCESSES,)), {one for one in sharded.parameters() if one.requires_grad}
+    for part in (sharded[1], sharded[2], sharded):
+        fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=trained)
+    methods = {
+        "alone": be.DeepEnsemble(num_members=4),
+        "weights": be.Repulsive(num_members=4),
+        "functions": be.Repulsive(num_members=4, space="function"),
+    }
+    new, found = rows(7)[0] + 1, {}
+    together, team = be.Ranks(timeout=60, gather="predictions"), be.Ranks().team(4)
+
+    def fitted(network: nn.Module, method: be.Method, executor: Any) -> be.Ensemble:
+        likelihood, prior = be.Gaussian(noise=0.3), be.NormalPrior(std=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return be.fit(
+                be.Task(network, likelihood, prior),
+                method,
+                rows(),
+                epochs=2,
+                batch_size=5,
+                seed=_SEED,
+                executor=executor,
+                progress=False,
+            )
+
+    for name, method in methods.items():
+        ours, one = fitted(sharded, method, together), fitted(whole, method, "loop")
+        own = {leaf: team.everyone(here) for leaf, here in ours.state.members.params.items()}
+        pairs = [(own[leaf], there) for leaf, there in one.state.members.params.items()]
+        pairs.append((ours.predict(new).member_mean, one.predict(new).member_mean))
+        found[name] = max(float((here - there).abs().max()) for here, there in pairs)
+    parts = [one.to_local().numel() for one in sharded.parameters() if not one.requires_grad]  # type: ignore[operator]
+    found["held"] = sum(parts) / sum(one.numel() for one in whole.parameters() if not one.requires_grad)
+    own_adapters = be.adapt(network, "lora", targets="up|down")
+    fully_shard(own_adapters, mesh=mesh)
+    for name, (source, method, executor) in {
+        "uneven": (sharded, be.DeepEnsemble(num_members=3), together),
+        "vmap": (sharded, methods["alone"], be.Ranks(inner="vmap", gather="predictions")),
+        "gathered": (sharded, methods["alone"], be.Ranks()),
+        "drawn": (sharded, be.Laplace(num_members=4), together),
+        "no ranks": (sharded, methods["alone"], "loop"),
+        "sharded adapters": (own_adapters, methods["alone"], together),
+    }.items():
+        try:
+            fitted(source, method, executor)
+            found[name] = "accepted"
+        except BayesembleError as error:
+            found[name] = str(error)
+    return found
 
 
 @case
