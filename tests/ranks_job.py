@@ -1,6 +1,9 @@
 """A job of two processes that meet over gloo: what came of each case, for the tests of ranks.
 
-`found()` starts it once, and gives what rank 0 wrote down. Started as a program, this file is one of the processes.
+`found()` starts it once, and gives what rank 0 wrote down. Started as a program, this file is one of the processes, or:
+
+    python tests/ranks_job.py 3       # every method of the registry on three ranks, against one process
+    python tests/ranks_job.py 4 2     # on a mesh of two places for members and two for rows
 """
 
 import copy
@@ -47,22 +50,27 @@ _SEED = 3
 @cache
 def found() -> dict[str, Any]:
     """What came of all cases."""
+    return job(PROCESSES, SECONDS)
+
+
+def job(count: int, seconds: float, data: int | None = None) -> dict[str, Any]:
+    """What came of all cases on so many ranks; or, with `data`, of every method on such a mesh alone."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-        shared |= {"WORLD_SIZE": str(PROCESSES), "OMP_NUM_THREADS": "1"}
+        shared |= {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
         probe.close()
         processes = [
             subprocess.Popen(
-                [sys.executable, __file__, folder],
+                [sys.executable, __file__, folder, *([] if data is None else [str(data)])],
                 env=os.environ | shared | {"RANK": str(rank)},
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(PROCESSES)
+            for rank in range(count)
         ]
         try:
-            told = [process.communicate(timeout=SECONDS)[1] for process in processes]
+            told = [process.communicate(timeout=seconds)[1] for process in processes]
         finally:
             for process in processes:
                 process.kill()
@@ -528,10 +536,13 @@ def diverged(_: Path) -> str:
     return "trained"
 
 
-def _main(folder: Path) -> None:
+def _main(folder: Path, data: int | None = None) -> None:
     torch.set_num_threads(1)
-    be.Ranks(timeout=60).team(2)
-    results = {name: function(folder) for name, function in CASES.items()}
+    be.Ranks(timeout=60, data=data or 1).team(3)
+    if data is None:
+        results = {name: function(folder) for name, function in CASES.items()}
+    else:
+        results = {name: compared(method, data, **settings) for name, method, settings in variants()}
     if torch.distributed.get_rank() == 0:
         (folder / "found.json").write_text(json.dumps(results))
     torch.distributed.barrier()
@@ -539,4 +550,8 @@ def _main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    if "RANK" in os.environ:
+        _main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    else:
+        for name, apart in job(int(sys.argv[1]), 10 * SECONDS, int((*sys.argv[2:], 1)[0])).items():
+            print(f"{name:24} {apart if isinstance(apart, str) else format(apart, '.2g')}")
