@@ -428,6 +428,10 @@ def adapters_in_shards(_: Path) -> dict[str, Any]:
         found[name] = max(float((here - there).abs().max()) for here, there in pairs)
     parts = [one.to_local().numel() for one in sharded.parameters() if not one.requires_grad]  # type: ignore[operator]
     found["held"] = sum(parts) / sum(one.numel() for one in whole.parameters() if not one.requires_grad)
+    try:
+        ours.save("nowhere")
+    except BayesembleError as error:
+        found["saved"] = str(error)
     own_adapters = be.adapt(network, "lora", targets="up|down")
     fully_shard(own_adapters, mesh=mesh)
     for name, (source, method, executor) in {

@@ -61,6 +61,7 @@ def test_adapters_in_a_backbone_that_ranks_hold_parts_of_train_as_in_the_whole_o
         ("vmap", "vmap cannot run a network that is sharded"),
         ("drawn", "has members that are trained networks: use DeepEnsemble"),
         ("gathered", 'needs executor=be.Ranks(gather="predictions")'),
+        ("saved", "what was trained is in ensemble.state.members of each rank"),
         ("no ranks", 'needs executor=be.Ranks(gather="predictions")'),
         ("sharded adapters", "is sharded too: name those in fully_shard"),
     ],
