@@ -203,7 +203,7 @@ def main() -> None:
     measured = Measured(start, peer, bandwidth, rate, pairs)
     if asked.latency:
         measured = replace(measured, start=asked.latency, peer=asked.latency)
-    job = Job(min(gradients), weights, len(list(example.parameters())), ROWS, CLASSES, MEMBERS)
+    job = Job(min(gradients), weights, ROWS, CLASSES, MEMBERS)
     print(
         f"\ngradient {1e3 * job.gradient:.1f} ms, of {weights} weights; a call {1e6 * measured.start:.0f} us, ", end=""
     )

@@ -11,20 +11,23 @@ M members of P weights on R ranks, k = M / R on each; batches of n rows with c o
 
     members alone     t = k g
     function space    t = k g + call + 4 (M - k) n c / bandwidth + 2 M (M + k) n c / rate + pairs(M)
-    weight space      t = k g + (2.25 leaves + 0.25) call + 2.25 x 4 k P (R - 1) / R / bandwidth
+    weight space      t = k g + (2.25 blocks + 0.25) call + 2.25 x 4 k P (R - 1) / R / bandwidth
                           + 2.5 k M P / rate + pairs(M) / 4
     call              start + (R - 2) peer
+    blocks            P / 131,072, rounded up: weights of each member that are told in one go
 
 Weight space measures distances in each fourth step, as it does in networks of over 10,000 weights. The efficiency is
 the share of a step that goes into gradients, k g / t. Ranks that wait for the slowest of them are not in it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 MEASURING = 0.25  # share of the steps in which weight space measures distances
+BLOCK = 1 << 17  # weights of a member that go into one message
 SPACES = ("members alone", "function space", "weight space")
 
 
@@ -55,7 +58,6 @@ class Job:
 
     gradient: float
     weights: float
-    leaves: int
     rows: int
     outputs: int
     each: int
@@ -73,8 +75,9 @@ def seconds(space: str, job: Job, ranks: int, measured: Measured) -> float:
         return told + call + 4 * (members - job.each) * job.rows * job.outputs / measured.bandwidth
     told += MEASURING * measured.of_pairs(members)
     told += 2 * (1 + MEASURING) * job.each * members * job.weights / measured.rate
+    blocks = math.ceil(job.weights / BLOCK)
     sent = (2 + MEASURING) * 4 * job.each * job.weights * (ranks - 1) / ranks
-    return told + ((2 + MEASURING) * job.leaves + MEASURING) * call + sent / measured.bandwidth
+    return told + ((2 + MEASURING) * blocks + MEASURING) * call + sent / measured.bandwidth
 
 
 def efficiency(space: str, job: Job, ranks: int, measured: Measured) -> float:
@@ -82,9 +85,9 @@ def efficiency(space: str, job: Job, ranks: int, measured: Measured) -> float:
     return job.each * job.gradient / seconds(space, job, ranks, measured)
 
 
-def dense(weights: float, each: int, measured: Measured, rows: int = 64, outputs: int = 10, leaves: int = 6) -> Job:
+def dense(weights: float, each: int, measured: Measured, rows: int = 64, outputs: int = 10) -> Job:
     """Members that are dense networks of three layers."""
-    return Job(measured.of_gradient(weights, rows), weights, leaves, rows, outputs, each)
+    return Job(measured.of_gradient(weights, rows), weights, rows, outputs, each)
 
 
 def draw(measured: Measured, convolutional: Job, path: str) -> None:

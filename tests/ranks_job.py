@@ -1,6 +1,9 @@
 """A job of two processes that meet over gloo: what came of each case, for the tests of ranks.
 
-`found()` starts it once, and gives what rank 0 wrote down. Started as a program, this file is one of the processes.
+`found()` starts it once, and gives what rank 0 wrote down. Started as a program, this file is one of the processes, or:
+
+    python tests/ranks_job.py 3       # every method of the registry on three ranks, against one process
+    python tests/ranks_job.py 4 2     # on a mesh of two places for members and two for rows
 """
 
 import copy
@@ -18,14 +21,20 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 
 import bayesemble as be
+from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError
 from bayesemble.core.files import process_tag
+from bayesemble.execute.ranks import group as messaging
 from bayesemble.methods import METHODS, make_method
+from bayesemble.methods.repulsion import interacting
+from bayesemble.methods.repulsion.interacting import Forces
+from bayesemble.methods.repulsion.weight_space import combine
 from leftovers import Held
 
 PROCESSES, SECONDS = 2, 240
@@ -41,22 +50,27 @@ _SEED = 3
 @cache
 def found() -> dict[str, Any]:
     """What came of all cases."""
+    return job(PROCESSES, SECONDS)
+
+
+def job(count: int, seconds: float, data: int | None = None) -> dict[str, Any]:
+    """What came of all cases on so many ranks; or, with `data`, of every method on such a mesh alone."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
-        shared |= {"WORLD_SIZE": str(PROCESSES), "OMP_NUM_THREADS": "1"}
+        shared |= {"WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1"}
         probe.close()
         processes = [
             subprocess.Popen(
-                [sys.executable, __file__, folder],
+                [sys.executable, __file__, folder, *([] if data is None else [str(data)])],
                 env=os.environ | shared | {"RANK": str(rank)},
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(PROCESSES)
+            for rank in range(count)
         ]
         try:
-            told = [process.communicate(timeout=SECONDS)[1] for process in processes]
+            told = [process.communicate(timeout=seconds)[1] for process in processes]
         finally:
             for process in processes:
                 process.kill()
@@ -359,6 +373,83 @@ def sharded_backbone(_: Path) -> dict[str, Any]:
     }
 
 
+class Block(nn.Module):
+    """A part of a backbone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Beside what comes in."""
+        return x + self.down(self.up(x).tanh())
+
+
+@case
+def adapters_in_shards(_: Path) -> dict[str, Any]:
+    """Adapters in a backbone that two ranks hold halves of, against the whole network: weights and predictions."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    with seeds.scoped(0):
+        network = nn.Sequential(nn.Linear(2, 3), Block(), Block(), nn.Linear(3, 1)).double()
+    whole, sharded = (be.adapt(network, "lora", targets="up|down", rank=2, head="3") for _ in range(2))
+    mesh, trained = init_device_mesh("cpu", (PROCESSES,)), {one for one in sharded.parameters() if one.requires_grad}
+    for part in (sharded[1], sharded[2], sharded):
+        fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=trained)
+    methods = {
+        "alone": be.DeepEnsemble(num_members=4),
+        "weights": be.Repulsive(num_members=4),
+        "functions": be.Repulsive(num_members=4, space="function"),
+    }
+    new, found = rows(7)[0] + 1, {}
+    together, team = be.Ranks(timeout=60, gather="predictions"), be.Ranks().team(4)
+
+    def fitted(network: nn.Module, method: be.Method, executor: Any) -> be.Ensemble:
+        likelihood, prior = be.Gaussian(noise=0.3), be.NormalPrior(std=1.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return be.fit(
+                be.Task(network, likelihood, prior),
+                method,
+                rows(),
+                epochs=2,
+                batch_size=5,
+                seed=_SEED,
+                executor=executor,
+                progress=False,
+            )
+
+    for name, method in methods.items():
+        ours, one = fitted(sharded, method, together), fitted(whole, method, "loop")
+        own = {leaf: team.everyone(here) for leaf, here in ours.state.members.params.items()}
+        pairs = [(own[leaf], there) for leaf, there in one.state.members.params.items()]
+        pairs.append((ours.predict(new).member_mean, one.predict(new).member_mean))
+        found[name] = max(float((here - there).abs().max()) for here, there in pairs)
+    parts = [one.to_local().numel() for one in sharded.parameters() if not one.requires_grad]  # type: ignore[operator]
+    found["held"] = sum(parts) / sum(one.numel() for one in whole.parameters() if not one.requires_grad)
+    try:
+        ours.save("nowhere")
+    except BayesembleError as error:
+        found["saved"] = str(error)
+    own_adapters = be.adapt(network, "lora", targets="up|down")
+    fully_shard(own_adapters, mesh=mesh)
+    for name, (source, method, executor) in {
+        "uneven": (sharded, be.DeepEnsemble(num_members=3), together),
+        "vmap": (sharded, methods["alone"], be.Ranks(inner="vmap", gather="predictions")),
+        "gathered": (sharded, methods["alone"], be.Ranks()),
+        "drawn": (sharded, be.Laplace(num_members=4), together),
+        "no ranks": (sharded, methods["alone"], "loop"),
+        "sharded adapters": (own_adapters, methods["alone"], together),
+    }.items():
+        try:
+            fitted(source, method, executor)
+            found[name] = "accepted"
+        except BayesembleError as error:
+            found[name] = str(error)
+    return found
+
+
 @case
 def exchanged(_: Path) -> dict[str, float]:
     """What the operations of a team give, against plain tensors."""
@@ -375,6 +466,35 @@ def exchanged(_: Path) -> dict[str, float]:
         "back": float((team.from_columns(2 * columns, 7) - 2 * here).abs().max()),
         "largest": team.largest(10 + team.first),
     }
+
+
+@case
+def blocks(_: Path) -> dict[str, list[Any]]:
+    """Forces between the weights of five members of 85 weights: how many messages, the most numbers that this rank
+    gets in one, and how far from one process; all leaves in one block, and in blocks of at most 20 coordinates."""
+    team, shapes, messages = be.Ranks().team(5), ((4, 3), (4,), (10, 4), (10,), (19,)), []
+    draw, plain_ask, usual = torch.Generator().manual_seed(0), messaging._ask, interacting._COORDINATES_OF_A_BLOCK
+    whole, slopes = ({str(s): torch.randn(5, *s, generator=draw).double() for s in shapes} for _ in range(2))
+    forces, names = Forces(*torch.randn(2, 5, 5, generator=draw).double()), list(whole)
+
+    def own(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {name: team.own(leaf).clone() for name, leaf in leaves.items()}
+
+    def counting(operation: Any, *arguments: Any, **options: Any) -> None:
+        messages.append(max(part.numel() for part in arguments if isinstance(part, Tensor)))
+        plain_ask(operation, *arguments, **options)
+
+    expected = {name: leaf.clone() for name, leaf in slopes.items()}
+    combine(forces, expected, whole, names, 0.5)
+    gram, found = interacting.products(list(whole.values()))[0], {}
+    for most in (usual, 20):
+        with patch.object(messaging, "_ask", counting), patch.object(interacting, "_COORDINATES_OF_A_BLOCK", most):
+            apart = [float((interacting.products(list(own(whole).values()), True, team)[0] - gram).abs().max())]
+            combine(forces, moved := own(slopes), own(whole), names, 0.5, True, team)
+        apart += [float((moved[name] - team.own(leaf)).abs().max()) for name, leaf in expected.items()]
+        found[str(most)] = [len(messages), max(messages), max(apart)]
+        messages.clear()
+    return found
 
 
 @case
@@ -420,10 +540,13 @@ def diverged(_: Path) -> str:
     return "trained"
 
 
-def _main(folder: Path) -> None:
+def _main(folder: Path, data: int | None = None) -> None:
     torch.set_num_threads(1)
-    be.Ranks(timeout=60).team(2)
-    results = {name: function(folder) for name, function in CASES.items()}
+    be.Ranks(timeout=60, data=data or 1).team(3)
+    if data is None:
+        results = {name: function(folder) for name, function in CASES.items()}
+    else:
+        results = {name: compared(method, data, **settings) for name, method, settings in variants()}
     if torch.distributed.get_rank() == 0:
         (folder / "found.json").write_text(json.dumps(results))
     torch.distributed.barrier()
@@ -431,4 +554,8 @@ def _main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]))
+    if "RANK" in os.environ:
+        _main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
+    else:
+        for name, apart in job(int(sys.argv[1]), 10 * SECONDS, int((*sys.argv[2:], 1)[0])).items():
+            print(f"{name:24} {apart if isinstance(apart, str) else format(apart, '.2g')}")

@@ -22,6 +22,7 @@ from bayesemble.execute.loop import Loop
 from bayesemble.execute.programs import compiled
 from bayesemble.execute.rule import is_convolutional, load_of, one_by_one, repays_compiling, row_for
 from bayesemble.execute.vmap import Vmap
+from bayesemble.task.adapters.around_shards import AroundShards
 from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
@@ -97,6 +98,8 @@ def vmap_obstacle(task: BoundTask, members: Members, batch: Batch, *, slow: bool
     """
     if task.mixed:  # which network to run is a member's data, and under vmap code cannot depend on that
         return "vmap cannot run members of different architectures together"
+    if isinstance(task.module, AroundShards):
+        return "vmap cannot run a network that is sharded over processes"
     if task.recomputes:
         return "vmap cannot run activation checkpointing (torch.utils.checkpoint)"
     few = members.part(0, min(2, members.num_members))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from bayesemble.core.errors import ModelError
+from bayesemble.task.adapters.around_shards import AroundShards, obstacle
 from bayesemble.task.adapters.starts import is_adapted
 from bayesemble.task.adapters.still import is_still
 from bayesemble.task.starts.weights import Patterns, reinitialised, renewed
@@ -59,7 +60,12 @@ def checked_source(model: Any) -> NetworkSource | tuple[NetworkSource, ...]:
                 "model must be an nn.Module, a factory of one, or a list of these for several architectures, "
                 f"got {type(source).__name__}{inside}"
             )
+    sources = tuple(AroundShards(one) if _is_sharded(one) and obstacle(one) is None else one for one in sources)
     return sources[0] if len(sources) == 1 else sources
+
+
+def _is_sharded(source: NetworkSource) -> bool:
+    return isinstance(source, nn.Module) and any(_wrapper(part) == "FSDPModule" for part in source.modules())
 
 
 def new_module(
@@ -174,14 +180,20 @@ def called(module: nn.Module, index: int) -> str:
 _WRAPPERS = {"FSDPModule", "FullyShardedDataParallel", "DistributedDataParallel"}  # importing them takes a while
 
 
+def _wrapper(part: nn.Module) -> str | None:
+    """What a part is wrapped by, if it is."""
+    return next((kind.__name__ for kind in type(part).__mro__ if kind.__name__ in _WRAPPERS), None)
+
+
 def _refuse_sharded(network: nn.Module) -> None:
     for name, part in network.named_modules():
-        if found := _WRAPPERS & {kind.__name__ for kind in type(part).__mro__}:
+        if found := _wrapper(part):
+            why = obstacle(network) if found == "FSDPModule" else "use fully_shard for adapters in it"
+            why = why or "pass the network itself, not a factory of it"
             raise ModelError(
-                f"{name or type(network).__name__} is wrapped by {found.pop()}, so that its weights belong to several "
-                "processes, but members run by putting their own weights into the network, one by one or under vmap; "
-                "freeze the wrapped part, run it over the rows before, and train members on what it gives: see "
-                "docs/scale.md"
+                f"{name or type(network).__name__} is wrapped by {found}, so that its weights belong to several "
+                f"processes, but members run by putting their own weights into the network; {why}. Or freeze the "
+                "wrapped part, run it over the rows before, and train members on what it gives: see docs/scale.md"
             )
 
 

@@ -35,7 +35,7 @@ from bayesemble.training.epochs import kept_copy
 from bayesemble.training.incoming.beginnings import begin, refuse_same_batches
 from bayesemble.training.incoming.loaders import LoaderSource
 from bayesemble.training.incoming.parts import Part, check_part, own_rows
-from bayesemble.training.over_ranks.spreading import Spread, agreed, check_task
+from bayesemble.training.over_ranks.spreading import Spread, agreed, check_sharded, check_task
 from bayesemble.training.over_ranks.states import check_common, check_same_standing, find_checkpoint
 from bayesemble.training.pretrained.frozen_features import Cache, FrozenFeatures, with_features
 from bayesemble.training.run import Plan, Run, settled, told_by_step
@@ -122,6 +122,7 @@ def prepare(
     source = own_rows(source_for(task, data, batch_size, weights=weights), part)
     bound = task.bind(source.num_data, source.example(), source.weight_known(task.said_num_data))
     source = source.checked(bound, training=True).to(device)
+    check_sharded(bound, spread, checkpoint)
     check_task(bound, team, isinstance(source, ArraySource) and source.per_member)
     source.check_members(method.num_members)
     _check_whole(method, source.steps(batch_size), batch_size)

@@ -34,6 +34,15 @@ def test_the_largest_number_is_that_of_any_rank(exchanged):
     assert exchanged["largest"] == 13
 
 
+def test_small_leaves_are_told_together_and_large_ones_in_blocks():
+    """Products are a message and a sum; forces where gradients are shared are two messages there and one back."""
+    together, in_blocks = found()["blocks"].values()
+    assert together[0] == 2 + 3
+    assert in_blocks[0] == (5 + 1) + 3 * 5  # blocks of 12 + 4 coordinates, of 20 twice, of 10 and of 19
+    assert in_blocks[1] <= 5 * 20
+    assert max(together[2], in_blocks[2]) <= 1e-12
+
+
 def test_buckets_keep_order_and_number_types_apart():
     parts = [torch.zeros(3), torch.zeros(1 << 22), torch.zeros(2, dtype=torch.float64), torch.zeros(1)]
     assert [[part.numel() for part in bucket] for bucket in _buckets(parts)] == [[3], [1 << 22], [2], [1]]

@@ -48,6 +48,28 @@ def test_members_of_a_network_that_is_itself_sharded_are_refused():
     assert "0 is wrapped by FSDPModule" in found()["sharded_backbone"]["said"]
 
 
+def test_adapters_in_a_backbone_that_ranks_hold_parts_of_train_as_in_the_whole_one():
+    came = found()["adapters_in_shards"]
+    assert came["held"] < 0.6, "after all passes a rank has no more than its part of the frozen weights"
+    assert max(came[name] for name in ("alone", "weights", "functions")) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("uneven", "runs equally often on each, but some ranks would hold more members"),
+        ("vmap", "vmap cannot run a network that is sharded"),
+        ("drawn", "has members that are trained networks: use DeepEnsemble"),
+        ("gathered", 'needs executor=be.Ranks(gather="predictions")'),
+        ("saved", "what was trained is in ensemble.state.members of each rank"),
+        ("no ranks", 'needs executor=be.Ranks(gather="predictions")'),
+        ("sharded adapters", "is sharded too: name those in fully_shard"),
+    ],
+)
+def test_what_a_sharded_network_cannot_do_is_said(name, words):
+    assert words in found()["adapters_in_shards"][name]
+
+
 @pytest.mark.parametrize("name", ["offload", "seconds", "start", "sequential"])
 def test_what_ranks_cannot_do_is_said(name):
     said = found()["refused"][name]

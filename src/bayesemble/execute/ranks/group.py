@@ -57,6 +57,11 @@ class RankTeam(Team):
         return dist.get_rank(self.rows) == 0
 
     @property
+    def is_even(self) -> bool:  # type: ignore[override]
+        """Whether all processes hold equally many members."""
+        return len(set(self.counts)) == 1
+
+    @property
     def exchanges(self) -> bool:  # type: ignore[override]
         """Gradients are added up in each step where ranks see different rows."""
         return dist.get_world_size(self.rows) > 1

@@ -18,6 +18,8 @@ class Team:
     """Whether this process is the one that speaks and writes for all."""
     writes = True
     """Whether this process is the one that writes the members that it holds."""
+    is_even = True
+    """Whether all processes hold equally many members."""
     exchanges = False
     """Whether each step waits for other processes, whatever the method."""
 

@@ -282,12 +282,14 @@ def _add_prior_over_weights(
         return
     prior = {name: torch.zeros_like(leaf) for name, leaf in direction.items()}
     task.add_prior_gradient(prior, members.params, factor=factor)
+    own = [leaf for name, leaf in prior.items() if name not in members.shared]
+    for block in interacting.blocks(own, team):
+        columns = team.columns(interacting.joined(block))
+        mixed = team.from_columns(shares.to(columns.dtype) @ columns, sum(part.shape[1] for part in block))
+        for part, found in interacting.with_parts(block, mixed):
+            part.copy_(found)
     for name, leaf in direction.items():
-        own = prior[name]
-        if name not in members.shared:
-            rows = own.flatten(1)
-            own = team.from_columns(shares.to(own.dtype) @ team.columns(rows), rows.shape[1]).view_as(own)
-        leaf.add_(own)
+        leaf.add_(prior[name])
 
 
 def _prior_score(prior: Tensor | None, features: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import logging
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
@@ -272,21 +272,44 @@ def products(leaves: list[Tensor], centred: bool = True, team: Team = ALONE) -> 
     on the mean is then done on the products.
     """
     parts, dim = [], 0
-    for leaf in leaves:
-        rows = leaf_rows(leaf)
-        dim += rows.shape[1]
-        for block in map(team.columns, blocks(rows)):
-            offsets = block - block[0] if centred else block
-            parts.append(offsets @ offsets.T)
+    for block in blocks(leaves, team):
+        own = joined(block)
+        dim += own.shape[1]
+        columns = team.columns(own)
+        offsets = columns - columns[0] if centred else columns
+        parts.append(offsets @ offsets.T)
     total = team.summed(exact(torch.stack(parts)).sum(0))
     if not centred:
         return total, dim
     return total - total.mean(0) - total.mean(1, keepdim=True) + total.mean(), dim
 
 
-def blocks(rows: Tensor) -> tuple[Tensor, ...]:
-    """Views of a part of the coordinates each, small enough for copies of them."""
-    return rows.split(_COORDINATES_OF_A_BLOCK, dim=1) if rows.shape[1] > _COORDINATES_OF_A_BLOCK else (rows,)
+def blocks(leaves: list[Tensor], team: Team = ALONE) -> Iterator[list[Tensor]]:
+    """Views `(member, coordinate)` of parts of the leaves, in blocks that are small enough for copies of them.
+
+    A process alone takes each leaf by itself, which needs no copy. Ranks tell one another small leaves together: a
+    message takes its time, however little is in it.
+    """
+    block: list[Tensor] = []
+    for leaf in leaves:
+        for part in leaf_rows(leaf).split(_COORDINATES_OF_A_BLOCK, dim=1):
+            full = sum(one.shape[1] for one in block) + part.shape[1] > _COORDINATES_OF_A_BLOCK
+            if block and (full or team is ALONE):
+                yield block
+                block = []
+            block.append(part)
+    if block:
+        yield block
+
+
+def joined(block: list[Tensor]) -> Tensor:
+    """The coordinates of a block side by side."""
+    return block[0] if len(block) == 1 else torch.cat(block, dim=1)
+
+
+def with_parts(block: list[Tensor], found: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each part of a block, with what was found for its coordinates."""
+    return zip(block, found.split([part.shape[1] for part in block], dim=1), strict=True)
 
 
 def norms(driving: Tensor, repelling: Tensor, gram: Tensor, team: Team = ALONE) -> Info:

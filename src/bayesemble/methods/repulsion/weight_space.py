@@ -17,7 +17,7 @@ from bayesemble.core.errors import SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import setting
 from bayesemble.core.types import Batch, Info, Leaves, brought_to, exact
-from bayesemble.execute.optimizers.fused import laid_out_like, leaf_rows, member_norms
+from bayesemble.execute.optimizers.fused import laid_out_like, member_norms
 from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import interacting
@@ -127,12 +127,14 @@ def combine(
     kind = gradients[names[0]].dtype
     repelling = forces.repelling[-team.total(len(gradients[names[0]])) :].to(kind)
     driving = None if forces.driving is None else forces.driving.to(kind)
-    for name in names:
-        rows, all_rows = leaf_rows(gradients[name]), leaf_rows(positions[name])
-        for part, block in zip(interacting.blocks(rows), interacting.blocks(all_rows), strict=True):
-            x, width = team.columns(block), part.shape[1]
-            push = repelling @ (x - x[0] if centred else x)
-            if driving is None:
-                part.sub_(team.from_columns(push, width))
-            else:
-                part.copy_(team.from_columns(driving @ team.columns(part) - push, width))
+    moving, others = ([leaves[name] for name in names] for leaves in (gradients, positions))
+    for block, all_block in zip(interacting.blocks(moving, team), interacting.blocks(others, team), strict=True):
+        x = team.columns(interacting.joined(all_block))
+        push, width = repelling @ (x - x[0] if centred else x), sum(part.shape[1] for part in block)
+        if driving is None:
+            for part, own in interacting.with_parts(block, team.from_columns(push, width)):
+                part.sub_(own)
+        else:
+            driven = driving @ team.columns(interacting.joined(block)) - push
+            for part, own in interacting.with_parts(block, team.from_columns(driven, width)):
+                part.copy_(own)

@@ -20,7 +20,7 @@ KINDS = ("lora", "head", "norm", "bias")
 Targets = str | type[nn.Linear] | None
 """Which layers have an adapter: a regular expression of their names or of the ends of these, or `nn.Linear` for all."""
 
-_ATTRIBUTE = "bayesemble_adaptation"
+ATTRIBUTE = "bayesemble_adaptation"
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ def adapt(
     factors = {name for name in trained if name.rpartition(".")[2] in FACTORS}
     given = trained - factors - (whole_parts if fresh_head else set())
     record = Adaptation(kind, rank, scale, tuple(chosen), heads, frozenset(given), backbone or _named(model))
-    setattr(module, _ATTRIBUTE, record)
+    setattr(module, ATTRIBUTE, record)
     return module
 
 
 def adaptation_of(module: nn.Module) -> Adaptation | None:
     """What `adapt` made of a network, if it did."""
-    return getattr(module, _ATTRIBUTE, None)
+    return getattr(module, ATTRIBUTE, None)
 
 
 def _frozen_view(model: nn.Module) -> nn.Module:

@@ -30,7 +30,12 @@ class LoraLinear(nn.Linear):
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
-        """W + scale B A, for code that takes the weight of a layer instead of calling it, as attention does."""
+        """W + scale B A, for code that takes the weight of a layer instead of calling it, as attention does.
+
+        Of a layer whose weight is spread over processes at the moment, it is W, which `fully_shard` asks for by name.
+        """
+        if hasattr(self._frozen_weight, "to_local"):
+            return self._frozen_weight
         return self._frozen_weight + self.lora_scale * (self.lora_B @ self.lora_A)
 
     @property

@@ -7,16 +7,17 @@ from typing import Any, NoReturn
 
 from bayesemble.core.errors import SettingError
 from bayesemble.execute.ranks.team import ALONE, Team
+from bayesemble.task.adapters.around_shards import AroundShards
 from bayesemble.training.draws import DrawnNetworks
 from bayesemble.training.ensemble import Ensemble
 
 
 def _refused(name: str) -> Any:
     def refuse(self: SpreadEnsemble, *_: Any, **__: Any) -> NoReturn:
-        raise SettingError(
-            f"{name} needs all members in one place, but these stayed on their ranks; train with Ranks(gather=True), "
-            "or be.load the run folder in one process"
-        )
+        instead = "train with Ranks(gather=True), or be.load the run folder in one process"
+        if isinstance(self.task.module, AroundShards):
+            instead = "their network is sharded too, and what was trained is in ensemble.state.members of each rank"
+        raise SettingError(f"{name} needs all members in one place, but these stayed on their ranks; {instead}")
 
     return refuse
 

@@ -20,6 +20,7 @@ from bayesemble.execute.ranks.ranks import Ranks
 from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 from bayesemble.methods.geometry.batch_norm import norm_buffers
+from bayesemble.task.adapters.around_shards import AroundShards
 from bayesemble.task.task import BoundTask, Task
 from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.ensemble import Ensemble
@@ -110,6 +111,24 @@ def check_task(task: BoundTask, team: Team, per_member: bool) -> None:
         )
     if task.stochastic:
         raise SettingError("Ranks(data=...) shares out rows, for which dropout would draw other numbers; use data=1")
+
+
+def check_sharded(task: BoundTask, spread: Spread | None, checkpoint: Any) -> None:
+    """Refuse what a network cannot do that is sharded over processes: all of them run it, and equally often."""
+    if not isinstance(task.module, AroundShards):
+        return
+    words = "a network that is sharded over processes "
+    asked = spread is not None and spread.gathers == "predictions" and spread.team is not ALONE
+    require(asked, f'{words}trains and predicts on all of them: needs executor=be.Ranks(gather="predictions") in a job')
+    if spread is not None and not spread.team.is_even:
+        raise SettingError(
+            f"{words}runs equally often on each, but some ranks would hold more members than others: "
+            f"{spread.whole.num_members} in all; give a num_members that can be shared out evenly"
+        )
+    drawn = spread is not None and (spread.whole.draws is not None or spread.whole.apart is not None)
+    require(not drawn, f"{words}has members that are trained networks: use DeepEnsemble, Repulsive, Stein or Snapshot")
+    require(checkpoint is None, f"{words}has no fingerprint of its frozen weights, so checkpoint= cannot be honoured")
+    require(not task.train_frozen, f"{words}holds its frozen parts still, so train_frozen=True cannot be honoured")
 
 
 def agreed(executor: Executor, team: Team) -> Executor:

@@ -19,6 +19,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import CheckpointError
 from bayesemble.core.members import Members
 from bayesemble.core.types import Inputs
+from bayesemble.task.adapters.around_shards import AroundShards
 from bayesemble.task.task import BoundTask
 
 _ROWS = 2
@@ -35,9 +36,10 @@ _OF_DEVICES = 1e-2
 def describe_network(task: BoundTask, members: Members) -> dict[str, Any] | None:
     """What is saved of a network: how its inputs look, and its outputs on such rows.
 
-    None if nothing can be told: the network is random, cannot run on made-up rows, or no row is known.
+    None if nothing can be told: the network is random, is sharded over processes, cannot run on made-up rows, or no row
+    is known.
     """
-    if task.example is None:
+    if task.example is None or isinstance(task.module, AroundShards):
         return None
     try:
         inputs = [_describe(path, leaf) for path, leaf in pytree.tree_flatten_with_path(task.example)[0]]
