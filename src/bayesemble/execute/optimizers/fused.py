@@ -245,6 +245,6 @@ def _is_held(gradient: Tensor, others: Sequence[Tensor]) -> bool:
     storage, base = gradient.untyped_storage(), gradient._base
     tensors = 1 if base is None else 2
     own = torch._C._storage_Use_Count(storage._cdata) == tensors + 1  # and `storage` itself
-    alone = gradient._use_count() == 1 and (base is None or base._use_count() == 2)
+    alone = gradient._use_count() == 1 and (base is None or base._use_count() == 2)  # type: ignore[attr-defined]
     watched = _get_current_dispatch_mode() is not None
     return watched or not (own and alone) or any(one.untyped_storage()._cdata == storage._cdata for one in others)
