@@ -87,6 +87,21 @@ def test_members_that_feel_one_another_too(kind, settings, told):
     assert "not re" not in told.text
 
 
+def test_steps_on_which_a_prior_over_functions_acts_are_recorded_too(monkeypatch):
+    taken, step = [], be.Repulsive.step
+
+    def noted(self, state, batch, context):
+        taken.append(context.clock.step)
+        return step(self, state, batch, context)
+
+    method = be.Repulsive(num_members=3, space="function", prior_every=4)
+    eager = fitted(method, "eager", small_mlp, epochs=12)
+    monkeypatch.setattr(be.Repulsive, "step", noted)
+    assert same(fitted(method, make=small_mlp, epochs=12), eager)
+    # The first step is on its own; of the others with the prior, the first is recorded, the 1st, 2nd, 4th ... checked.
+    assert [number for number in taken if number % 4 == 0] == [0, 4, 4, 8, 16, 32]
+
+
 def test_what_a_recorded_step_stumbles_over_is_told_in_the_words_of_the_method():
     method = be.Repulsive(num_members=3, learning_rate=1e30, optimizer="sgd")
     with pytest.raises(TrainingError, match="the weights of member 0 are not finite any more at step"):

@@ -15,7 +15,7 @@ from bayesemble.core.memory import how_many_fit
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.types import Leaves, exact, widest
 
-_AT_A_TIME = 1 << 20
+_AT_A_TIME = 1 << 18
 """How many numbers are looked at in one go."""
 
 
@@ -52,14 +52,14 @@ class Members:
         share: frozenset[str] = frozenset(),
         allocator: Allocator = MEMORY,
     ) -> Members:
-        """Stack networks that `draw(index)` gives; on disk, they come there one by one."""
-        if not allocator.on_disk:
-            drawn = [draw(index) for index in range(num_members)]
-            return Members.stack([params for params, _ in drawn], [buffers for _, buffers in drawn], share)
+        """Stack networks that `draw(index)` gives, each of which comes to its place before the next is drawn."""
 
         def space(leaves: Leaves, group: str) -> Leaves:
             wide = {n: leaf if n in share else leaf.expand(num_members, *leaf.shape) for n, leaf in leaves.items()}
-            return allocator.zeros_like(wide, group)
+            if allocator.on_disk:
+                return allocator.zeros_like(wide, group)
+            kept = torch.contiguous_format
+            return {n: one if n in share else torch.empty_like(one, memory_format=kept) for n, one in wide.items()}
 
         params, buffers = (space(leaves, group) for leaves, group in zip(draw(0), ("params", "buffers"), strict=True))
         for index in range(num_members):
@@ -67,7 +67,7 @@ class Members:
                 for name, leaf in leaves.items():
                     if name not in share:
                         stacked[name][index].copy_(leaf)
-                    elif index == 0:
+                    elif index == 0 and allocator.on_disk:
                         stacked[name].copy_(leaf)
         return Members(params, buffers, _equal_weights(num_members), share)
 

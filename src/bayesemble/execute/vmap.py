@@ -13,7 +13,7 @@ from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
 from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
 from bayesemble.execute.executor import STEPS, Executor, gradient_leaves, slopes
-from bayesemble.execute.optimizers.fused import laid_out_like
+from bayesemble.execute.optimizers.fused import turned_like
 from bayesemble.execute.randomness import per_member as random_per_member
 
 
@@ -68,7 +68,7 @@ class Vmap(Executor):
                 if name in space:
                     space[name][start:stop].copy_(found.pop())
                 else:
-                    part[name] = laid_out_like(found.pop(), leaf)
+                    part[name] = turned_like(found.pop(), leaf, found)
             parts.append(part)
             values.append(value.detach())
         return torch.cat(values), _joined(parts, members.shared) | space

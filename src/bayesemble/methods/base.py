@@ -187,10 +187,18 @@ class Method(ABC):
     def kind_of_step(self, context: Context) -> Hashable | None:
         """What tells this step from steps that are made of other operations, so that it can be recorded and repeated.
 
-        Steps of one kind do the same to state, batch and `numbers`, whatever their values; they draw nothing at random
-        and do not look at the clock. None is a step that is on its own, as all are unless a method says otherwise.
+        Steps of one kind do the same to state, batch and `numbers`, whatever their values; they draw nothing at random,
+        but for what `draw_ahead` puts into the state, and do not look at the clock. None is a step that is on its own,
+        as all are unless a method says otherwise.
         """
         return None
+
+    def draw_ahead(self, state: State, context: Context) -> None:
+        """Put into the slots, in place, what this step draws at random by the clock.
+
+        The same step draws the same again: it does so by itself unless it is being recorded (`Context.recorded`), and
+        this is called before a record is made or carried out.
+        """
 
     @property
     def apart(self) -> str | None:

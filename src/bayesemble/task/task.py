@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -226,9 +226,10 @@ class Task:
         def draw(index: int) -> tuple[Leaves, Leaves]:
             return self.new_member(seeds.child(seed, "member", index, "start"), numbers[index])
 
-        # In memory all networks are there at once; those that go to disk are drawn anew instead of being kept.
-        drawn = draw if self.allocator.on_disk else cache(draw)
-        first, still = drawn(0)[1], stands_still(self.module)
+        # All networks are there at once only where they are compared before they are stacked, and do not go to disk.
+        still = stands_still(self.module)
+        drawn = lru_cache(maxsize=None if still and not self.allocator.on_disk else 1)(draw)
+        first = drawn(0)[1]
         others = (drawn(index)[1] for index in range(1, num_members if still else 0))
         return Members.gather(drawn, num_members, in_common(still, first, others), self.allocator)
 

@@ -26,7 +26,7 @@ from bayesemble.training.incoming.streams import Stream, StreamSource, is_stream
 from bayesemble.training.incoming.unpacking import AS_YIELDED, Unpacking
 from bayesemble.training.run_folders.fingerprint import Fingerprint, hash_arrays, named
 
-_NUMBERS_AT_A_TIME = 1 << 20  # that are gathered from memory
+_NUMBERS_AT_A_TIME = 1 << 18  # that are gathered from memory: more would cost memory, and save nothing
 
 
 @dataclass(frozen=True, eq=False)

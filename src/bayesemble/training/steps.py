@@ -85,6 +85,7 @@ class Steps:
             return self._eager(state, batch, clock)
         if state is not self._state:
             self._look_at(state)
+        self.method.draw_ahead(state, context)
         tensors = _tensors_of(batch)
         key = (kind, self._layout, *[tensor.shape for tensor in tensors])
         program = self._programs[key] if key in self._programs else self._new(key, state, batch, clock)

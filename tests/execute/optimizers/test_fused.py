@@ -1,9 +1,11 @@
 import pytest
 import torch
+from torch import Tensor
 
 from bayesemble.core.errors import SettingError
-from bayesemble.execute.optimizers.fused import Optimizer, clip_per_member, member_norms
+from bayesemble.execute.optimizers.fused import Optimizer, clip_per_member, member_norms, turned_like
 from bayesemble.execute.optimizers.rates import parts
+from bayesemble.execute.programs.recorder import Recorder
 
 MEMBERS = 3
 SHAPES = {"weight": (4, 3), "bias": (4,), "kernel": (2, 3, 2, 2), "scale": ()}
@@ -343,3 +345,51 @@ def test_other_optimisers_look_where_members_stand(generator):
     params = random_leaves(generator)
     optimizer = Optimizer("adam", 0.9, 0.0)
     assert optimizer.looked_at(params, optimizer.init(params)) is params
+
+
+class TestTurnedLike:
+    """A gradient that comes transposed is turned in its own memory, if nobody else has that."""
+
+    leaf = torch.zeros(3, 4, 5)
+
+    @staticmethod
+    def slopes(function) -> tuple[list[Tensor], Tensor]:
+        weights = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        rows = torch.randn(3, 7, 5, generator=torch.Generator().manual_seed(1))
+        found = list(torch.autograd.grad(function(weights, rows).square().sum(), weights))
+        assert found[0].mT.is_contiguous()
+        return found, found[0].clone()
+
+    def test_it_is_turned_in_its_own_memory(self):
+        found, expected = self.slopes(lambda weights, rows: rows @ weights.mT)
+        memory = found[0].data_ptr()
+        turned = turned_like(found.pop(), self.leaf)
+        assert turned.is_contiguous()
+        assert turned.data_ptr() == memory
+        assert torch.equal(turned, expected)
+
+    def test_what_others_hold_stays_as_it_is(self):
+        for keep in (lambda one: one.mT, lambda one: one.detach()):
+            found, expected = self.slopes(lambda weights, rows: rows @ weights.mT)
+            held = keep(found[0])
+            before = held.clone()
+            assert torch.equal(turned_like(found.pop(), self.leaf), expected)
+            assert torch.equal(held, before)
+
+    def test_while_operations_are_recorded_it_is_copied(self):
+        found, expected = self.slopes(lambda weights, rows: rows @ weights.mT)
+        memory = found[0].data_ptr()
+        with Recorder([]):
+            turned = turned_like(found.pop(), self.leaf)
+        assert turned.data_ptr() != memory
+        assert torch.equal(turned, expected)
+
+    def test_two_leaves_of_one_gradient_each_get_it(self):
+        one, other = (torch.ones(3, 4, 5).requires_grad_() for _ in range(2))
+        rows = torch.arange(105.0).view(3, 7, 5)
+        found = list(torch.autograd.grad((rows @ (one + other).mT).square().sum(), (one, other)))
+        expected = found[0].clone()
+        first = turned_like(found.pop(), self.leaf, found)
+        second = turned_like(found.pop(), self.leaf, found)
+        assert torch.equal(first, expected)
+        assert torch.equal(second, expected)

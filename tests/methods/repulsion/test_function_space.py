@@ -334,20 +334,34 @@ def test_norms_are_those_of_the_last_estimate():
     assert torch.equal(norms[3], norms[4])
 
 
-@pytest.mark.parametrize(
-    ("settings", "step", "alone"),
-    [
-        ({}, 0, True),
-        ({}, 1, False),
-        ({"function_prior": False}, 0, False),
-        ({"points": "noise"}, 1, True),
-        ({"points": "noise", "function_prior": False}, 0, True),
-    ],
-)
-def test_steps_are_on_their_own_where_something_is_drawn(settings, step, alone):
-    method = be.Repulsive(num_members=3, space="function", prior_every=2, **settings)
+@pytest.mark.parametrize("prior", [be.NormalPrior(std=1.0), None], ids=["prior", "none"])
+@pytest.mark.parametrize("function_prior", [True, False])
+def test_steps_are_alike_but_for_the_first_and_where_points_are_drawn(prior, function_prior):
     x, _ = data()
-    for prior, expected in ((be.NormalPrior(std=1.0), alone), (None, "points" in settings)):
-        bound = be.Task(tiny, be.Gaussian(0.5), prior=prior).bind(len(x), x)
-        kind = method.kind_of_step(Context(bound, be.Vmap(), Clock(step, 10, 0)))
-        assert (kind is None) == expected
+    bound = be.Task(tiny, be.Gaussian(0.5), prior=prior).bind(len(x), x)
+
+    def kind(step, points="batch"):
+        own = {"prior_every": 2, "points": points, "function_prior": function_prior}
+        method = be.Repulsive(num_members=3, space="function", **own)
+        return method.kind_of_step(Context(bound, be.Vmap(), Clock(step, 10, 0)))
+
+    assert kind(0) is None
+    assert kind(1, points="noise") is None
+    assert None not in (kind(1), kind(2))
+    assert kind(1) == kind(3)
+    assert kind(2) == kind(4)
+    assert (kind(1) != kind(2)) == (function_prior and prior is not None)  # the prior acts at every second step
+
+
+def test_what_is_drawn_ahead_is_what_the_step_draws():
+    x, y = data()
+    task = be.Task(tiny, be.Categorical()).bind(len(x), x)
+    method = be.Repulsive(num_members=3, space="function", prior_every=2)
+    context = Context(task, be.Vmap(), Clock(4, 10, 0))
+    ahead, taken = (method.init(task, 0) for _ in range(2))
+    before = {name: leaf.clone() for name, leaf in ahead.slots["prior_draws"].items()}
+    method.draw_ahead(ahead, context)
+    taken, _ = method.step(taken, Batch(x, y), context)
+    for name, leaf in ahead.slots["prior_draws"].items():
+        assert torch.equal(leaf, taken.slots["prior_draws"][name])
+        assert [torch.equal(one, other) for one, other in zip(leaf, before[name], strict=True)].count(False) == 1

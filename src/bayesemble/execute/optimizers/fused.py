@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
@@ -223,3 +224,27 @@ def _each(leaves: list[Tensor], fits: int) -> list[Tensor]:
 def laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:
     """Fused updates walk through memory without looking at strides: the gradient must be laid out as its leaf."""
     return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
+
+
+def turned_like(gradient: Tensor, leaf: Tensor, others: Sequence[Tensor] = ()) -> Tensor:
+    """`laid_out_like` for a gradient that is let go of: one that comes transposed, as those of dense layers do, is
+    turned in its own memory, a member at a time, unless somebody else holds that memory too, such as `others`, or looks
+    on at operations to record them."""
+    turned = gradient.dim() == 3 and leaf.is_contiguous() and gradient.mT.is_contiguous()
+    if not turned or gradient.stride() == leaf.stride() or _is_held(gradient, others):
+        return laid_out_like(gradient, leaf)
+    found = gradient.as_strided(leaf.shape, leaf.stride(), gradient.storage_offset())
+    for here, there in zip(gradient, found, strict=True):
+        there.copy_(here.clone())
+    return found
+
+
+def _is_held(gradient: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether others than the caller of the caller have the memory of a gradient: it may be a saved tensor, or that of
+    two leaves at once."""
+    storage, base = gradient.untyped_storage(), gradient._base
+    tensors = 1 if base is None else 2
+    own = torch._C._storage_Use_Count(storage._cdata) == tensors + 1  # and `storage` itself
+    alone = gradient._use_count() == 1 and (base is None or base._use_count() == 2)  # type: ignore[attr-defined]
+    watched = _get_current_dispatch_mode() is not None
+    return watched or not (own and alone) or any(one.untyped_storage()._cdata == storage._cdata for one in others)

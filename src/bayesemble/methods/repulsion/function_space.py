@@ -123,10 +123,23 @@ class FunctionSpace(Space):
         return tuple(leaves) if slot in (_POOL, _POOL_BUFFERS) else super().common_leaves(slot, leaves)
 
     def kind_of_step(self, context: Context) -> Hashable | None:
-        """Steps are on their own where points or networks are drawn at random."""
-        prior = self.function_prior and context.task.prior is not None
-        drawn = self.points != "batch" or (prior and context.clock.step % self.prior_every == 0)
-        return None if drawn else super().kind_of_step(context)
+        """Steps are on their own where points are drawn at random; those on which the prior acts are alike."""
+        kind = super().kind_of_step(context)
+        if self.points != "batch" or kind is None:
+            return None
+        return kind, self.function_prior and context.task.prior is not None and self._prior_acts(context.clock)
+
+    def draw_ahead(self, state: State, context: Context) -> None:
+        """One of the networks that stand for the prior is drawn anew each time that it acts."""
+        pool, clock = state.slots.get(_POOL), context.clock
+        if pool is None or not self._prior_acts(clock):
+            return
+        number = clock.step // self.prior_every % self.prior_draws
+        for name, leaf in _prior_draw(context.task, clock.seed, clock.step).items():
+            pool[name][number].copy_(leaf)
+
+    def _prior_acts(self, clock: Clock) -> bool:
+        return clock.step % self.prior_every == 0
 
     def _member_function(self, method: InteractingMethod, task: BoundTask, points: Inputs | None) -> OutputFunction:
         """Outputs of one member on the batch, its features where functions are compared, leaves of the likelihood."""
@@ -196,12 +209,11 @@ class FunctionSpace(Space):
 
     def _prior_features(self, state: State, context: Context, points: Inputs | None, batch: Batch) -> Tensor | None:
         """Features of the networks drawn from the prior on the first rows `(draw, coordinate)`; one of them is new."""
-        pool, clock = state.slots.get(_POOL), context.clock
-        if pool is None or clock.step % self.prior_every:
+        pool = state.slots.get(_POOL)
+        if pool is None or not self._prior_acts(context.clock):
             return None
-        number = clock.step // self.prior_every % self.prior_draws
-        for name, leaf in _prior_draw(context.task, clock.seed, clock.step).items():
-            pool[name][number].copy_(leaf)
+        if not context.recorded:
+            self.draw_ahead(state, context)
         weights = torch.full((self.prior_draws,), 1 / self.prior_draws, device=state.members.weights.device)
         shared = {name: leaf for name, leaf in state.members.buffers.items() if name in state.members.shared}
         drawn = Members(pool, shared | state.slots.get(_POOL_BUFFERS, {}), weights, state.members.shared)

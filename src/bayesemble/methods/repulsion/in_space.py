@@ -95,3 +95,7 @@ class MethodInSpace(InteractingMethod):
     def kind_of_step(self, context: Context) -> Hashable | None:
         """As the space says."""
         return self.own_space.kind_of_step(context)
+
+    def draw_ahead(self, state: State, context: Context) -> None:
+        """What the space draws."""
+        self.own_space.draw_ahead(state, context)

@@ -209,8 +209,16 @@ class Space(ABC):
         """
 
     def kind_of_step(self, context: Context) -> Hashable | None:
-        """What tells a step from those that are made of other operations, as `Method.kind_of_step` has it."""
+        """What tells a step from those that are made of other operations, as `Method.kind_of_step` has it.
+
+        The first step finds no estimate in the state, and no other is like it.
+        """
+        if context.clock.step == 0:
+            return None
         return "measured" if self._is_time(context) else "kept"
+
+    def draw_ahead(self, state: State, context: Context) -> None:
+        """What the step draws at random, as `Method.draw_ahead` has it."""
 
     def common_leaves(self, slot: str, leaves: Leaves) -> tuple[str, ...]:
         """As `Method.common_leaves` has it: the matrices between members."""
