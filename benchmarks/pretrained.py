@@ -41,11 +41,24 @@ from bayesemble import metrics
 KINDS = ("head", "norm", "lora")
 METHODS = ("one network", "mc dropout", "deep ensemble", "repulsive", "swag", "laplace", "ecmp", "tfb")
 SCORES = ("accuracy", "nll", "ece", "auroc", "fpr95", "auroc_epistemic")
+SETTINGS = (
+    "epochs",
+    "hidden",
+    "members",
+    "rank",
+    "last_layers",
+    "length",
+    "batch_size",
+    "learning_rate",
+    "precision",
+    "score",
+)
 FIGURES = ("seconds", "seconds_to_predict", "gigabytes", "megabytes_stored")
-PARTS = ("train", "val", "test", "oos_test")
+PARTS = ("train", "val", "test", "oos_val", "oos_test")
 DROPOUT = 0.1
 STEPS = 4  # of an epoch, where a step is timed
 TFB_ROWS = 3  # of each class
+ROWS_AT_A_TIME = 64  # of a prediction; the states of five members then stay below 32 MB, above which memory is slow
 Split = tuple[Any, Tensor]
 
 
@@ -161,8 +174,8 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     splits = (
         load_tokens(arguments.folder, arguments.minilm, arguments.length) if tokens else load_features(arguments.folder)
     )
-    train, test = fewer(splits["train"], arguments.rows), fewer(splits["test"], arguments.test_rows)
-    foreign = splits["oos_test"][0]
+    train, test = fewer(splits["train"], arguments.rows), fewer(splits[arguments.score], arguments.test_rows)
+    foreign = splits[f"oos_{arguments.score}"][0]
     if arguments.test_rows is not None:
         step = max(1, 30 // arguments.test_rows)
         foreign = foreign[::step] if isinstance(foreign, Tensor) else {k: leaf[::step] for k, leaf in foreign.items()}
@@ -176,12 +189,14 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         batch_size=arguments.batch_size,
         seed=seed,
         cache=arguments.kind == "lora" and arguments.last_layers < 6,
+        precision=arguments.precision,
+        executor=arguments.executor,
         progress=False,
     )
     if name == "tfb":
         ensemble = be.tfb(ensemble, fewer(splits["val"], TFB_ROWS))
     trained = time.perf_counter()
-    inside, outside = ensemble.predict(test[0], batch_size=256), ensemble.predict(foreign, batch_size=256)
+    inside, outside = (ensemble.predict(rows, batch_size=ROWS_AT_A_TIME) for rows in (test[0], foreign))
     row = {
         "accuracy": metrics.accuracy(inside, test[1]),
         "nll": metrics.nll(inside, test[1]),
@@ -199,7 +214,7 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "foreign_rows": len(outside.probs),
         "train_loss": sum(ensemble.history[-1]["loss"]) / len(ensemble.history[-1]["loss"]),
     }
-    return row | {key: getattr(arguments, key) for key in ("epochs", "hidden", "members", "rank", "last_layers")}
+    return row | {key: getattr(arguments, key) for key in SETTINGS}
 
 
 def stored(ensemble: be.Ensemble) -> int:
@@ -324,6 +339,9 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--last-layers", type=int, default=6, help="how many layers of the encoder have adapters")
     parser.add_argument("--length", type=int, default=24, help="tokens of a request; longer ones are cut")
+    parser.add_argument("--precision", choices=("bf16",), help="number type of the network in training; else float32")
+    parser.add_argument("--executor", default="auto", help="how members run, such as vmap or loop")
+    parser.add_argument("--score", choices=("test", "val"), default="test", help="val is for choosing settings")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--figures", action="store_true", help="measure memory and seconds of a step instead")
     parser.add_argument("--out", type=Path, default=Path("pretrained.jsonl"))

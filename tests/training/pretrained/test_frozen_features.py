@@ -147,3 +147,79 @@ def test_function_space_repulsion_and_its_prior_take_prepared_rows(model):
     for points in ("batch", "noise"):
         method = be.Repulsive(num_members=3, space=be.FunctionSpace(points=points, prior_every=2))
         assert fitted(model, method, cache=True, epochs=1).evaluate((X, Y))["nll"] < 2
+
+
+class Looking(Body):
+    """Looks at its rows, as masks of transformers do, so that no record of its operations can be kept."""
+
+    def forward(self, x):
+        return super().forward(x) if x.max() < 100 else super().forward(x) * 0
+
+
+def looking():
+    given = network()
+    given[0] = Looking()
+    return be.adapt(given, "head", head="1|3")
+
+
+MANY = torch.randn(400, 3, generator=GENERATOR)
+
+
+def run_alone(ensemble, rows):
+    """Outputs of each member, by itself."""
+    parts = [MANY[start : start + 50] for start in range(0, len(rows), 50)]
+    with torch.no_grad():
+        return torch.stack([torch.cat([ensemble.keep([i]).predict(part).probs for part in parts]) for i in range(4)])
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_rows_to_predict_go_through_once_for_all_members(executor):
+    ensemble = fitted(looking(), executor=executor)
+    expected = run_alone(ensemble, MANY)
+    Body.runs = 0
+    found = ensemble.predict(MANY, batch_size=50)
+    assert Body.runs < 4 * 400 / 2 + 300
+    assert torch.equal(found.member_probs, expected) or executor == "vmap"
+    Body.runs = 0
+    ensemble.predict(MANY, batch_size=50)
+    assert Body.runs == 400
+
+
+def test_rows_to_predict_go_through_once_for_all_draws():
+    ensemble = fitted(looking(), be.SWAG(num_members=1, rank=2, draws=10), executor="loop")
+    ensemble.predict(MANY, batch_size=50)
+    Body.runs = 0
+    ensemble.predict(MANY, batch_size=50)
+    assert Body.runs == 400
+
+
+class Turning(nn.Module):
+    """Calls its frozen parts in another order for large rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3).requires_grad_(False)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x):
+        first, second = (self.one, self.other) if x.max() < 100 else (self.other, self.one)
+        return self.head(first(x).tanh() + second(x))
+
+
+def test_a_network_that_calls_its_parts_in_another_order_for_some_rows_is_run_as_it_is():
+    task = be.Task(Turning(), be.Categorical(), start="fresh")
+    ensemble = be.fit(task, be.DeepEnsemble(num_members=3), (X, Y), epochs=1, executor="loop", progress=False)
+    large = MANY * 1000
+    ensemble.predict(MANY, batch_size=50)
+    expected = [ensemble.keep([i]).predict(large[:50]).probs for i in range(3)]
+    assert torch.equal(ensemble.predict(large[:50]).member_probs, torch.stack(expected))
+    with pytest.raises(be.ModelError, match="is not called for these rows as it was"):
+        be.fit(
+            task,
+            be.DeepEnsemble(num_members=3),
+            (torch.cat([X, large]), torch.arange(440) % 2),
+            epochs=1,
+            batch_size=44,
+            executor="loop",
+            progress=False,
+        )
