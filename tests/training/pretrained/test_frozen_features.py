@@ -211,16 +211,6 @@ def test_a_network_that_calls_its_parts_in_another_order_for_some_rows_is_run_as
     large = MANY * 1000
     ensemble.predict(MANY, batch_size=50)
     assert torch.equal(ensemble.predict(large[:50]).member_probs, run_alone(ensemble, large[:50]))
-    with pytest.raises(be.ModelError, match="is not called for these rows as it was"):
-        be.fit(
-            task,
-            be.DeepEnsemble(num_members=3),
-            (torch.cat([X, large]), torch.arange(440) % 2),
-            epochs=1,
-            batch_size=44,
-            executor="loop",
-            progress=False,
-        )
 
 
 class Steps(nn.Module):
@@ -245,3 +235,24 @@ def test_rows_of_other_shapes_go_through_each_network():
     for _ in range(3):
         assert torch.equal(ensemble.predict(rows, batch_size=50).member_probs, run_alone(ensemble, rows))
     assert torch.equal(ensemble.predict(longer, batch_size=50).member_probs, run_alone(ensemble, longer))
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_a_batch_whose_frozen_parts_are_called_otherwise_is_trained_on_as_it_is(executor):
+    """The second batch has a sequence of one step, the first, which the frozen layer was found on, of two."""
+    network, sequences = Steps(), MANY[:20].reshape(10, 2, 3)
+    batches = [(sequences[:5], Y[:5]), (sequences[5:, :1], Y[5:10])]
+    data = be.Stream(lambda: iter(batches), num_data=10, steps_per_epoch=2)
+    found = [
+        be.fit(
+            be.Task(network, be.Categorical(), start="fresh", train_frozen=whole),
+            be.DeepEnsemble(num_members=3, learning_rate=0.1),
+            data,
+            epochs=3,
+            executor=executor,
+            progress=False,
+        )
+        for whole in (False, True)
+    ]
+    for name, leaf in found[0].state.members.params.items():
+        assert torch.allclose(leaf, found[1].state.members.params[name], atol=1e-5)

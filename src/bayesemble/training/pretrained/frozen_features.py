@@ -66,10 +66,13 @@ class FrozenFeatures:
             return Prepared(inputs, features_of(self.task.module, self.calls, run), self.calls)
 
     def added_to(self, batch: Batch) -> Batch:
-        """The batch with what frozen parts give for its rows, unless each member has rows of its own."""
+        """The batch with what frozen parts give for its rows; as it is if each member has its own, or calls differ."""
         if batch.inputs_per_member or isinstance(batch.inputs, Prepared):
             return batch
-        return replace(batch, inputs=self.prepared(batch.inputs))
+        try:
+            return replace(batch, inputs=self.prepared(batch.inputs))
+        except OtherCallsError:
+            return batch
 
 
 class FrozenInPrediction:
