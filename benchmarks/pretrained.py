@@ -41,11 +41,25 @@ from bayesemble import metrics
 KINDS = ("head", "norm", "lora")
 METHODS = ("one network", "mc dropout", "deep ensemble", "repulsive", "swag", "laplace", "ecmp", "tfb")
 SCORES = ("accuracy", "nll", "ece", "auroc", "fpr95", "auroc_epistemic")
+SETTINGS = (
+    "epochs",
+    "hidden",
+    "members",
+    "rank",
+    "last_layers",
+    "length",
+    "batch_size",
+    "learning_rate",
+    "precision",
+    "score",
+)
 FIGURES = ("seconds", "seconds_to_predict", "gigabytes", "megabytes_stored")
-PARTS = ("train", "val", "test", "oos_test")
+PARTS = ("train", "val", "test", "oos_val", "oos_test")
 DROPOUT = 0.1
 STEPS = 4  # of an epoch, where a step is timed
+STEPS_TIMED = (("plain", 1, None), ("loop", 10, None), ("vmap", 10, None), ("plain", 1, "bf16"), ("vmap", 10, "bf16"))
 TFB_ROWS = 3  # of each class
+ROWS_AT_A_TIME = 64  # of a prediction; the states of five members then stay below 32 MB, above which memory is slow
 Split = tuple[Any, Tensor]
 
 
@@ -161,8 +175,8 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
     splits = (
         load_tokens(arguments.folder, arguments.minilm, arguments.length) if tokens else load_features(arguments.folder)
     )
-    train, test = fewer(splits["train"], arguments.rows), fewer(splits["test"], arguments.test_rows)
-    foreign = splits["oos_test"][0]
+    train, test = fewer(splits["train"], arguments.rows), fewer(splits[arguments.score], arguments.test_rows)
+    foreign = splits[f"oos_{arguments.score}"][0]
     if arguments.test_rows is not None:
         step = max(1, 30 // arguments.test_rows)
         foreign = foreign[::step] if isinstance(foreign, Tensor) else {k: leaf[::step] for k, leaf in foreign.items()}
@@ -176,12 +190,14 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         batch_size=arguments.batch_size,
         seed=seed,
         cache=arguments.kind == "lora" and arguments.last_layers < 6,
+        precision=arguments.precision,
+        executor=arguments.executor,
         progress=False,
     )
     if name == "tfb":
         ensemble = be.tfb(ensemble, fewer(splits["val"], TFB_ROWS))
     trained = time.perf_counter()
-    inside, outside = ensemble.predict(test[0], batch_size=256), ensemble.predict(foreign, batch_size=256)
+    inside, outside = (ensemble.predict(rows, batch_size=ROWS_AT_A_TIME) for rows in (test[0], foreign))
     row = {
         "accuracy": metrics.accuracy(inside, test[1]),
         "nll": metrics.nll(inside, test[1]),
@@ -199,7 +215,7 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any]:
         "foreign_rows": len(outside.probs),
         "train_loss": sum(ensemble.history[-1]["loss"]) / len(ensemble.history[-1]["loss"]),
     }
-    return row | {key: getattr(arguments, key) for key in ("epochs", "hidden", "members", "rank", "last_layers")}
+    return row | {key: getattr(arguments, key) for key in SETTINGS}
 
 
 def stored(ensemble: be.Ensemble) -> int:
@@ -228,19 +244,25 @@ def summarise(rows: list[dict[str, Any]]) -> Table:
 # --- memory, bytes and seconds of a step ---
 
 
-def few_rows(folder: Path, minilm: Path, rows: int, length: int) -> Split:
-    inputs, targets = fewer(load_tokens(folder, minilm, length)["train"], 1)
+def few_rows(folder: Path, minilm: Path, rows: int, length: int, each: int = 1) -> Split:
+    inputs, targets = fewer(load_tokens(folder, minilm, length)["train"], each)
     return {key: leaf[:rows] for key, leaf in inputs.items()}, targets[:rows]
 
 
-def step(how: str, last_layers: int, members: int, minilm: Path, folder: Path, length: int) -> dict[str, float]:
+def adapted(minilm: Path, last_layers: int) -> nn.Module:
+    given = {"kind": "lora", "minilm": minilm, "hidden": 0, "rank": 8, "last_layers": last_layers}
+    return model(argparse.Namespace(**given))
+
+
+def step(
+    how: str, last_layers: int, members: int, precision: str | None, minilm: Path, folder: Path, length: int
+) -> dict[str, float]:
     """Seconds of the processor for a step of low-rank adapters on 16 rows, the peak of the process, and bytes stored.
 
     `how` is an executor, or "plain": a loop of torch on one network.
     """
     torch.set_num_threads(1)
-    given = {"kind": "lora", "minilm": minilm, "hidden": 0, "rank": 8, "last_layers": last_layers}
-    network, data = model(argparse.Namespace(**given)), few_rows(folder, minilm, 16 * STEPS, length)
+    network, data = adapted(minilm, last_layers), few_rows(folder, minilm, 16 * STEPS, length)
     marks, bytes_stored = [], 0
     if how == "plain":
         optimizer = torch.optim.Adam([one for one in network.parameters() if one.requires_grad])
@@ -248,7 +270,9 @@ def step(how: str, last_layers: int, members: int, minilm: Path, folder: Path, l
             marks.append(time.process_time())
             for begin in range(0, 16 * STEPS, 16):
                 rows = slice(begin, begin + 16)
-                loss = F.cross_entropy(network(**{key: leaf[rows] for key, leaf in data[0].items()}), data[1][rows])
+                with torch.autocast("cpu", torch.bfloat16, enabled=precision is not None):
+                    outputs = network(**{key: leaf[rows] for key, leaf in data[0].items()})
+                loss = F.cross_entropy(outputs.float(), data[1][rows])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -261,6 +285,7 @@ def step(how: str, last_layers: int, members: int, minilm: Path, folder: Path, l
             epochs=3,
             batch_size=16,
             executor=how,
+            precision=precision,
             progress=False,
             on_epoch=lambda *_: marks.append(time.process_time()),
         )
@@ -296,12 +321,29 @@ def heads(cache: bool, shared: bool, epochs: int, minilm: Path, folder: Path, le
     return {"seconds": time.process_time() - start, "seconds_of_an_epoch": epoch}
 
 
+def prediction(how: str, minilm: Path, folder: Path, length: int) -> dict[str, float]:
+    """Seconds of the processor for five members, with adapters on the last two layers, on 256 rows."""
+    torch.set_num_threads(1)
+    rows, few = few_rows(folder, minilm, 256, length, each=2)[0], few_rows(folder, minilm, 32, length)
+    task, method = be.Task(adapted(minilm, 2), be.Categorical()), be.DeepEnsemble(num_members=5)
+    ensemble = be.fit(task, method, few, epochs=1, batch_size=32, executor=how, progress=False)
+    marks = [time.process_time()]
+    for _ in range(4):
+        ensemble.predict(rows, batch_size=ROWS_AT_A_TIME)
+        marks.append(time.process_time())
+    return {"seconds": min(after - before for before, after in itertools.pairwise(marks))}
+
+
 def figures(arguments: argparse.Namespace) -> None:
     common = arguments.minilm, arguments.folder, arguments.length
     for last_layers in (6, 2, 1):
-        for how, members in (("plain", 1), ("loop", 10), ("vmap", 10)):
-            found = in_own_process(step, how, last_layers, members, *common)
-            print(f"adapters on {last_layers} layers, {members} by {how}: {found}", flush=True)
+        for how, members, precision in STEPS_TIMED:
+            found = in_own_process(step, how, last_layers, members, precision, *common)
+            print(
+                f"adapters on {last_layers} layers, {members} by {how}, {precision or 'float32'}: {found}", flush=True
+            )
+    for how in ("loop", "vmap"):
+        print(f"256 rows predicted by {how}: {in_own_process(prediction, how, *common)}", flush=True)
     for cache, shared, epochs in ((True, True, 20), (False, True, 2), (False, False, 2)):
         found = in_own_process(heads, cache, shared, epochs, *common)
         print(f"ten heads, {epochs} epochs, cache={cache}, encoder shared={shared}: {found}", flush=True)
@@ -324,6 +366,9 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--last-layers", type=int, default=6, help="how many layers of the encoder have adapters")
     parser.add_argument("--length", type=int, default=24, help="tokens of a request; longer ones are cut")
+    parser.add_argument("--precision", choices=("bf16",), help="number type of the network in training; else float32")
+    parser.add_argument("--executor", default="auto", help="how members run, such as vmap or loop")
+    parser.add_argument("--score", choices=("test", "val"), default="test", help="val is for choosing settings")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--figures", action="store_true", help="measure memory and seconds of a step instead")
     parser.add_argument("--out", type=Path, default=Path("pretrained.jsonl"))

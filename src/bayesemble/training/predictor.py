@@ -29,6 +29,7 @@ from bayesemble.task.running import OF_LIKELIHOOD
 from bayesemble.task.task import BoundTask
 from bayesemble.training.afterwards.calibration import Calibration
 from bayesemble.training.draws import DrawnNetworks
+from bayesemble.training.pretrained.frozen_features import FrozenInPrediction
 
 _ROWS_OF_DRAWS = 1024
 _MOST_BYTES_KEPT = 1 << 26
@@ -197,8 +198,16 @@ class Predictor:
     def _outputs_by(self, executor: Executor) -> RecordedOutputs:
         if executor not in self._recorded:
             network = partial(_running_network, self.task)
-            self._recorded[executor] = RecordedOutputs(executor, self._member_outputs, network)
+            frozen = None if self._frozen is None else self._frozen.of
+            self._recorded[executor] = RecordedOutputs(executor, self._member_outputs, network, frozen)
         return self._recorded[executor]
+
+    @cached_property
+    def _frozen(self) -> FrozenInPrediction | None:
+        """Frozen parts that may run once for several networks that do no more than run."""
+        method, several = self.networks.method, self.networks.sampled or self.networks.state.members.num_members > 1
+        plain = type(method).member_outputs is Method.member_outputs and not method.keeps_dropout
+        return FrozenInPrediction(self.task) if several and plain else None
 
     def _at_once(self, members: Members, numbers: range, inputs: Inputs) -> Tensor | None:
         """Outputs of drawn networks, if the method has a quicker way than to run each."""

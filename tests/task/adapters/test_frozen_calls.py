@@ -153,7 +153,7 @@ def test_the_run_is_broken_off_behind_the_last_call_that_is_needed(generator):
     network = Middle()
     reached = []
     network.head.register_forward_hook(lambda *_: reached.append(1))
-    calls = FrozenCalls(("first",), (True,))
+    calls = FrozenCalls(("first",), ("first",), (True,))
     rows = torch.randn(4, 3, generator=generator)
     (given,) = features_of(network, calls, lambda: network(rows))
     assert torch.equal(given, network.first(rows))
@@ -162,7 +162,7 @@ def test_the_run_is_broken_off_behind_the_last_call_that_is_needed(generator):
 
 def test_modules_are_as_they_were_afterwards(generator):
     network, rows = Network(), torch.randn(4, 3, generator=generator)
-    prepared = Prepared(rows, ({"states": torch.zeros(4, 4)},), FrozenCalls(("body",), (True,)))
+    prepared = Prepared(rows, ({"states": torch.zeros(4, 4)},), FrozenCalls(("body",), ("body",), (True,)))
     with answered(network, prepared):
         assert torch.equal(network(rows), network.head.bias.expand(4, 2))
     assert "forward" not in vars(network.body)
@@ -171,7 +171,7 @@ def test_modules_are_as_they_were_afterwards(generator):
 
 def test_rows_are_cut_with_what_was_found_for_them(generator):
     rows = torch.randn(4, 3, generator=generator)
-    prepared = Prepared(rows, ({"states": torch.arange(4.0)},), FrozenCalls(("body",), (True,)))
+    prepared = Prepared(rows, ({"states": torch.arange(4.0)},), FrozenCalls(("body",), ("body",), (True,)))
     few = map_tensors(lambda leaf: leaf[1:3], prepared)
     assert torch.equal(few.inputs, rows[1:3])
     assert few.features[0]["states"].tolist() == [1, 2]

@@ -147,3 +147,112 @@ def test_function_space_repulsion_and_its_prior_take_prepared_rows(model):
     for points in ("batch", "noise"):
         method = be.Repulsive(num_members=3, space=be.FunctionSpace(points=points, prior_every=2))
         assert fitted(model, method, cache=True, epochs=1).evaluate((X, Y))["nll"] < 2
+
+
+class Looking(Body):
+    """Looks at its rows, as masks of transformers do, so that no record of its operations can be kept."""
+
+    def forward(self, x):
+        return super().forward(x) if x.max() < 100 else super().forward(x) * 0
+
+
+def looking():
+    given = network()
+    given[0] = Looking()
+    return be.adapt(given, "head", head="1|3")
+
+
+MANY = torch.randn(400, 3, generator=GENERATOR)
+
+
+def run_alone(ensemble, rows):
+    """What each member gives by itself, in batches of the same size."""
+    alone = [ensemble.keep([index]) for index in range(ensemble.num_members)]
+    return torch.stack([torch.cat([one.predict(part).probs for part in rows.split(50)]) for one in alone])
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_rows_to_predict_go_through_once_for_all_members(executor):
+    ensemble = fitted(looking(), executor=executor)
+    expected = run_alone(ensemble, MANY)
+    Body.runs = 0
+    found = ensemble.predict(MANY, batch_size=50)
+    assert Body.runs < 4 * 400 / 2 + 300
+    assert torch.allclose(found.member_probs, expected, rtol=0, atol=0 if executor == "loop" else 1e-6)
+    Body.runs = 0
+    ensemble.predict(MANY, batch_size=50)
+    assert Body.runs == 400
+
+
+def test_rows_to_predict_go_through_once_for_all_draws():
+    ensemble = fitted(looking(), be.SWAG(num_members=1, rank=2, draws=10), executor="loop")
+    ensemble.predict(MANY, batch_size=50)
+    Body.runs = 0
+    ensemble.predict(MANY, batch_size=50)
+    assert Body.runs == 400
+
+
+class Turning(nn.Module):
+    """Calls its frozen parts in another order for large rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3).requires_grad_(False)
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x):
+        first, second = (self.one, self.other) if x.max() < 100 else (self.other, self.one)
+        return self.head(first(x).tanh() + second(x))
+
+
+def test_a_network_that_calls_its_parts_in_another_order_for_some_rows_is_run_as_it_is():
+    task = be.Task(Turning(), be.Categorical(), start="fresh")
+    ensemble = be.fit(task, be.DeepEnsemble(num_members=3), (X, Y), epochs=1, executor="loop", progress=False)
+    large = MANY * 1000
+    ensemble.predict(MANY, batch_size=50)
+    assert torch.equal(ensemble.predict(large[:50]).member_probs, run_alone(ensemble, large[:50]))
+
+
+class Steps(nn.Module):
+    """Runs a frozen layer once for each step of a sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 2)
+
+    def forward(self, x):
+        state = torch.zeros_like(x[:, 0])
+        for step in range(x.shape[1]):
+            state = self.cell(state + x[:, step]).tanh() if x.max() < 100 else state
+        return self.head(state)
+
+
+def test_rows_of_other_shapes_go_through_each_network():
+    task = be.Task(Steps(), be.Categorical(), start="fresh")
+    rows, longer = MANY.reshape(-1, 2, 3), MANY[:399].reshape(-1, 3, 3)
+    data = rows[:40], Y
+    ensemble = be.fit(task, be.DeepEnsemble(num_members=3), data, epochs=1, executor="loop", progress=False)
+    for _ in range(3):
+        assert torch.equal(ensemble.predict(rows, batch_size=50).member_probs, run_alone(ensemble, rows))
+    assert torch.equal(ensemble.predict(longer, batch_size=50).member_probs, run_alone(ensemble, longer))
+
+
+@pytest.mark.parametrize("executor", ["loop", "vmap"])
+def test_a_batch_whose_frozen_parts_are_called_otherwise_is_trained_on_as_it_is(executor):
+    """The second batch has a sequence of one step, the first, which the frozen layer was found on, of two."""
+    network, sequences = Steps(), MANY[:20].reshape(10, 2, 3)
+    batches = [(sequences[:5], Y[:5]), (sequences[5:, :1], Y[5:10])]
+    data = be.Stream(lambda: iter(batches), num_data=10, steps_per_epoch=2)
+    found = [
+        be.fit(
+            be.Task(network, be.Categorical(), start="fresh", train_frozen=whole),
+            be.DeepEnsemble(num_members=3, learning_rate=0.1),
+            data,
+            epochs=3,
+            executor=executor,
+            progress=False,
+        )
+        for whole in (False, True)
+    ]
+    for name, leaf in found[0].state.members.params.items():
+        assert torch.allclose(leaf, found[1].state.members.params[name], atol=1e-5)

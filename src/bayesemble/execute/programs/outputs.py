@@ -26,6 +26,9 @@ from bayesemble.execute.programs.program import Replay
 from bayesemble.execute.programs.recorder import Recorder
 from bayesemble.execute.programs.situation import Looks, Situations
 
+Rows = Callable[[Members], Inputs]
+"""Gives the rows as a network, which comes alone, is to be called with."""
+
 _MOST_PROGRAMS = 16
 _BYTES_RECORDED = 1 << 26  # held while a network is recorded, of which only Python can be saved
 _BYTES_RECORDED_IN_COMMON = 1 << 28  # and of one that has work in common with others
@@ -48,10 +51,20 @@ class _Part:
 
 
 class RecordedOutputs:
-    """Runs a function for all members as an executor does, without Python code where it can; any thread may call it."""
+    """Runs a function for all members as an executor does, without Python code where it can; any thread may call it.
 
-    def __init__(self, executor: Executor, function: MemberFunction, network: Callable[[], nn.Module]) -> None:
+    Where there can be no record, `prepared` rows take what members have in common out of Python code, if it is given.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        function: MemberFunction,
+        network: Callable[[], nn.Module],
+        prepared: Callable[[Inputs], Rows] | None = None,
+    ) -> None:
         self._executor, self._function, self._network = executor, function, network
+        self.prepared = prepared
         self._parts: weakref.WeakKeyDictionary[Members, list[_Part]] = weakref.WeakKeyDictionary()
         self._programs: OrderedDict[Hashable, _Program | Literal["once", "never"]] = OrderedDict()
         self._lock, self._situations = threading.Lock(), Situations()
@@ -102,6 +115,7 @@ class _Rows:
         self._common: dict[_Program, tuple[list[Tensor], tuple[Tensor, ...]]] = {}
         self._last: tuple[Hashable, _Program] | None = None
         """The program of the part before: mostly the next one has the same."""
+        self._rows = None if recorded.prepared is None else recorded.prepared(inputs)
 
     @torch.no_grad()
     def outputs(self, members: Members) -> Tensor:
@@ -111,7 +125,7 @@ class _Rows:
 
     def _run(self, part: _Part) -> Tensor:
         if self._kind is None:
-            return self._recorded.run(part, self._inputs)
+            return self._run_unrecorded(part)
         if self._last is not None and self._last[0] is part.kind:
             return self._replay(self._last[1], part)
         kind = self._kind, part.kind
@@ -121,11 +135,18 @@ class _Rows:
             return self._replay(found, part)
         if found is None:
             self._recorded.keep(kind, "once")
+        if found == "never":
+            return self._run_unrecorded(part)
         if found != "once":
             return self._recorded.run(part, self._inputs)
         outputs, program = self._record(part)
         self._recorded.keep(kind, program or "never")
         return outputs
+
+    def _run_unrecorded(self, part: _Part) -> Tensor:
+        alone = part.members.num_members == 1
+        rows = self._rows(part.members) if self._rows is not None and alone else self._inputs
+        return self._recorded.run(part, rows)
 
     def _replay(self, program: _Program, part: _Part) -> Tensor:
         before = self._common.get(program)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from bayesemble.core.errors import ModelError
 from bayesemble.core.types import Inputs, map_tensors, tensors_of
 from bayesemble.task.adapters.still import is_still
 
@@ -34,6 +35,8 @@ class FrozenCalls:
 
     parts: tuple[str, ...]
     """Names of the modules that are answered for."""
+    order: tuple[str, ...]
+    """Of each call the name of the module."""
     needed: tuple[bool, ...]
     """Of each call whether anything but other frozen parts takes what it gives."""
 
@@ -57,6 +60,16 @@ def _joined(children: Iterable[Any], calls: Any) -> Prepared:
 
 
 pytree.register_pytree_node(Prepared, lambda one: ([one.inputs, *one.features], one.calls), _joined)
+
+
+class OtherCallsError(ModelError):
+    """The network calls its frozen parts in another order for some rows than for those that it was tried on."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the frozen part {name!r} is not called for these rows as it was for those that the network was tried on, "
+            "so it cannot run once for all members; Task(..., train_frozen=True) has each member run it"
+        )
 
 
 class _Enough(BaseException):
@@ -86,10 +99,13 @@ def find_calls(module: nn.Module, rows: Inputs, run: Run) -> FrozenCalls | None:
 def features_of(module: nn.Module, calls: FrozenCalls, run: Callable[[], Any]) -> tuple[Any, ...]:
     """What the calls that are needed give in a run of the network, which is broken off after the last of them."""
     seen: list[Any] = []
+    names = iter(calls.order)
     last = max(place for place, needed in enumerate(calls.needed) if needed)
 
-    def see(original: Callable[..., Any], _: str) -> Callable[..., Any]:
+    def see(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def forward(*args: Any, **options: Any) -> Any:
+            if name != next(names):
+                raise OtherCallsError(name)
             seen.append(original(*args, **options))
             if len(seen) > last:
                 raise _Enough
@@ -100,6 +116,7 @@ def features_of(module: nn.Module, calls: FrozenCalls, run: Callable[[], Any]) -
     try:
         with _replaced(module, calls.parts, see):
             run()
+        raise OtherCallsError(next(names))
     except _Enough:
         pass
     return tuple(given for given, needed in zip(seen, calls.needed, strict=False) if needed)
@@ -109,10 +126,17 @@ def features_of(module: nn.Module, calls: FrozenCalls, run: Callable[[], Any]) -
 def answered(module: nn.Module, rows: Prepared) -> Iterator[None]:
     """Inside the block, frozen parts of the network give what they gave before, once for each call."""
     features = iter(rows.features)
-    answers = iter([next(features, None) if needed else None for needed in rows.calls.needed])
+    given = [next(features, None) if needed else None for needed in rows.calls.needed]
+    answers = iter(zip(rows.calls.order, given, strict=True))
 
-    def answer(_: Callable[..., Any], __: str) -> Callable[..., Any]:
-        return lambda *args, **options: next(answers)
+    def answer(_: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def forward(*args: Any, **options: Any) -> Any:
+            expected, answer = next(answers, (None, None))
+            if name != expected:
+                raise OtherCallsError(name)
+            return answer
+
+        return forward
 
     with _replaced(module, rows.calls.parts, answer):
         yield
@@ -131,25 +155,27 @@ def _candidates(module: nn.Module) -> list[str]:
 
 def _needed(module: nn.Module, parts: list[str], rows: Inputs, run: Run) -> FrozenCalls | None:
     """Find out which calls are needed, by leaving out one after the other."""
-    order: list[Any] = []
+    seen: list[Any] = []
+    names: list[str] = []
 
-    def see(original: Callable[..., Any], _: str) -> Callable[..., Any]:
+    def see(original: Callable[..., Any], name: str) -> Callable[..., Any]:
         def forward(*args: Any, **options: Any) -> Any:
-            order.append(original(*args, **options))
-            return order[-1]
+            seen.append(original(*args, **options))
+            names.append(name)
+            return seen[-1]
 
         return forward
 
     with _replaced(module, parts, see):
         expected = run(0, rows, True)
-    needed = [True] * len(order)
-    kept = [pytree.tree_map_only(Tensor, torch.clone, given) for given in order]  # the network may write into them
+    order, needed = tuple(names), [True] * len(seen)
+    kept = [pytree.tree_map_only(Tensor, torch.clone, given) for given in seen]  # the network may write into them
 
     def works() -> bool:
         features = tuple(given for given, one in zip(kept, needed, strict=True) if one)
         own = pytree.tree_map_only(Tensor, torch.clone, features)
         try:
-            found = run(0, Prepared(rows, own, FrozenCalls(tuple(parts), tuple(needed))), True)
+            found = run(0, Prepared(rows, own, FrozenCalls(tuple(parts), order, tuple(needed))), True)
         except Exception:  # whatever a network does with nothing in the place of a tensor
             return False
         return torch.equal(found, expected) and _equal(own, features)
@@ -159,7 +185,7 @@ def _needed(module: nn.Module, parts: list[str], rows: Inputs, run: Run) -> Froz
     for place in range(len(needed)):
         needed[place] = False
         needed[place] = not (any(needed) and works())
-    return FrozenCalls(tuple(parts), tuple(needed))
+    return FrozenCalls(tuple(parts), order, tuple(needed))
 
 
 def _seen(module: nn.Module, parts: list[str], run: Callable[[], Tensor]) -> tuple[Tensor, dict[str, list[Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,11 @@ from torch.utils import _pytree as pytree
 
 from bayesemble.core import seeds
 from bayesemble.core.errors import DataError, SettingError
+from bayesemble.core.members import Members
 from bayesemble.core.memory import available_memory
 from bayesemble.core.offload import MEMORY, Allocator, Disk
-from bayesemble.core.types import Batch, Inputs, Leaves, map_tensors
-from bayesemble.task.adapters.frozen_calls import FrozenCalls, Prepared, close, features_of, find_calls
+from bayesemble.core.types import Batch, Inputs, Leaves, map_tensors, tensors_of
+from bayesemble.task.adapters.frozen_calls import FrozenCalls, OtherCallsError, Prepared, close, features_of, find_calls
 from bayesemble.task.adapters.leaves import in_common, stands_still
 from bayesemble.task.task import BoundTask
 from bayesemble.training.batches import ArraySource, BatchSource
@@ -29,6 +30,7 @@ Cache = bool | str | Path
 """Whether what frozen parts give for all rows is kept: in memory, or in the files of a folder."""
 
 _ROWS_AT_A_TIME = 256
+_PASSES_BEFORE_LOOKING = 512  # of a row through a network; finding frozen parts costs less
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,22 +46,14 @@ class FrozenFeatures:
     @staticmethod
     def of(task: BoundTask, device: torch.device) -> FrozenFeatures | None:
         """Those of a task; None if nothing is frozen, or nothing that is frozen is the same for all members."""
-        still = stands_still(task.module)
-        if task.train_frozen or task.mixed or task.recomputes or task.example is None or not still:
+        still = _still_leaves(task)
+        if not still:
             return None
         one, other = task.new_member(seed=0), task.new_member(seed=1)
         if in_common(still, one[1], [other[1]]) != still:  # a factory draws them for each member
             return None
         params, buffers = (_moved_to(device, leaves) for leaves in one)
-        variants = [params, _shaken(params)]
-
-        def run(variant: int, rows: Inputs, training: bool) -> Tensor:
-            own = {name: leaf.clone() if name not in still else leaf for name, leaf in buffers.items()}
-            with torch.no_grad(), seeds.TorchStream(variant):
-                return task.forward(variants[variant], own, rows, training)
-
-        rows = map_tensors(lambda leaf: leaf.to(device), task.example)
-        calls = find_calls(task.module, rows, run)
+        calls = _calls(task, params, buffers, still)
         if calls is None:
             return None
         logger.info("computed once for all members: %s", calls)
@@ -72,10 +66,53 @@ class FrozenFeatures:
             return Prepared(inputs, features_of(self.task.module, self.calls, run), self.calls)
 
     def added_to(self, batch: Batch) -> Batch:
-        """The batch with what frozen parts give for its rows, unless each member has rows of its own."""
+        """The batch with what frozen parts give for its rows; as it is if each member has its own, or calls differ."""
         if batch.inputs_per_member or isinstance(batch.inputs, Prepared):
             return batch
-        return replace(batch, inputs=self.prepared(batch.inputs))
+        try:
+            return replace(batch, inputs=self.prepared(batch.inputs))
+        except OtherCallsError:
+            return batch
+
+
+class FrozenInPrediction:
+    """What frozen parts give for rows to predict, once for all networks that come one by one.
+
+    Outputs are the same to the bit. To find such parts takes passes of a few rows, so that it waits until many rows
+    were predicted. Rows of other shapes than those of the example that parts are found on go through each network.
+    """
+
+    def __init__(self, task: BoundTask) -> None:
+        self._task, self._still, self._passes = task, _still_leaves(task), 0
+        self._calls: FrozenCalls | None = None
+        self._looked = not self._still
+
+    def of(self, inputs: Inputs) -> Callable[[Members], Inputs]:
+        """A function that gives the rows as a network is to be called with."""
+        alike = bool(self._still) and _kind(inputs) == _kind(self._task.example)
+        before: tuple[list[Tensor], Inputs] | None = None
+
+        def rows(network: Members) -> Inputs:
+            nonlocal before
+            params, buffers = network.split()[0]
+            calls = self._find(params, buffers, inputs) if alike else None
+            if calls is None:
+                return inputs
+            own = [leaf for name, leaf in (params | buffers).items() if name in self._still]
+            if before is None or not _same_memory(own, before[0]):
+                try:
+                    before = own, FrozenFeatures(self._task, calls, params, buffers).prepared(inputs)
+                except OtherCallsError:
+                    before = own, inputs
+            return before[1]
+
+        return rows
+
+    def _find(self, params: Leaves, buffers: Leaves, inputs: Inputs) -> FrozenCalls | None:
+        self._passes += len(tensors_of(inputs)[0])
+        if not self._looked and self._passes >= _PASSES_BEFORE_LOOKING:
+            self._calls, self._looked = _calls(self._task, params, buffers, self._still), True
+        return self._calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +181,35 @@ def with_features(
     if isinstance(held_out, ArraySource) and not held_out.per_member:
         held_out = cached(held_out, features, allocator, "validation")
     return kept, held_out
+
+
+def _still_leaves(task: BoundTask) -> set[str]:
+    """Names of the leaves that stand still, of a task whose frozen parts may be run apart from the rest."""
+    apart = not (task.train_frozen or task.mixed or task.recomputes or task.example is None)
+    return stands_still(task.module) if apart else set()
+
+
+def _calls(task: BoundTask, params: Leaves, buffers: Leaves, still: set[str]) -> FrozenCalls | None:
+    """Calls of frozen parts that give the same for these trained leaves and for others, on the example of the task."""
+    variants, device = [params, _shaken(params)], (params | buffers)[next(iter(still))].device
+
+    def run(variant: int, rows: Inputs, training: bool) -> Tensor:
+        own = {name: leaf.clone() if name not in still else leaf for name, leaf in buffers.items()}
+        with torch.no_grad(), seeds.TorchStream(variant):
+            return task.forward(variants[variant], own, rows, training)
+
+    assert task.example is not None
+    return find_calls(task.module, map_tensors(lambda leaf: leaf.to(device), task.example), run)
+
+
+def _kind(inputs: Any) -> Any:
+    """The form of rows, and the shapes and types of what one of them has."""
+    leaves, form = pytree.tree_flatten(inputs)
+    return form, [(leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def _same_memory(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(a.data_ptr() == b.data_ptr() and a.stride() == b.stride() for a, b in zip(some, others, strict=True))
 
 
 def _rows_from(start: int, inputs: Inputs) -> Inputs:
