@@ -229,9 +229,8 @@ class Task:
         # All networks are there at once only where they are compared before they are stacked, and do not go to disk.
         still = stands_still(self.module)
         drawn = lru_cache(maxsize=None if still and not self.allocator.on_disk else 1)(draw)
-        first = drawn(0)[1]
         others = (drawn(index)[1] for index in range(1, num_members if still else 0))
-        return Members.gather(drawn, num_members, in_common(still, first, others), self.allocator)
+        return Members.gather(drawn, num_members, in_common(still, drawn(0)[1], others), self.allocator)
 
     def forward(
         self, params: Leaves, buffers: Leaves, inputs: Inputs, training: bool = False, dropout: bool = False
