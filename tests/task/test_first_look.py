@@ -136,6 +136,14 @@ def test_a_network_may_refuse_inputs_that_are_far_larger_in_its_own_way(recwarn,
     assert not recwarn.list
 
 
+class ClassesLast(nn.Conv2d):
+    def __init__(self):
+        super().__init__(1, 3, 1)
+
+    def forward(self, x):
+        return super().forward(x).movedim(1, -1)
+
+
 def test_classes_that_may_be_on_the_first_axis_or_the_last_are_warned_of(recwarn, generator):
     pictures = torch.randn(2, 1, 3, 3, generator=generator)
     pixels = lambda: nn.Conv2d(1, 3, 1)  # noqa: E731
@@ -143,5 +151,6 @@ def test_classes_that_may_be_on_the_first_axis_or_the_last_are_warned_of(recwarn
         be.Task(pixels, be.Categorical()).bind(2, pictures)
     be.Task(pixels, be.Categorical(), output=lambda out: out.movedim(1, -1)).bind(2, pictures)
     be.Task(lambda: nn.Linear(3, 3), be.Categorical()).bind(2, pictures[:, 0])
+    be.Task(ClassesLast, be.Categorical()).bind(2, pictures)
     be.Task(pixels, be.Gaussian()).bind(2, pictures)
     assert not recwarn.list

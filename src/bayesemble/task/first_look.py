@@ -31,6 +31,8 @@ class Seen(NamedTuple):
     """Whether outputs are probabilities already: none is negative, and those of a row sum to 1."""
     shares: bool = False
     """Whether each output lies between 0 and 1, for inputs of any size."""
+    moved: bool = False
+    """Whether the last axis of outputs is not the innermost in memory, as where a network moves axes at its end."""
 
 
 def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Seen:
@@ -63,7 +65,8 @@ def look(name: str, inputs: Inputs, run: Callable[[Inputs, bool], Tensor]) -> Se
         hint = "; the inputs have no axis but that of the rows: add one, as x[:, None]" if shapes == [(count,)] else ""
         raise DataError(f"{name} must give one output per row: {count} rows, outputs {tuple(outputs.shape)}{hint}")
     sums_to_one, shares = _are_probabilities(outputs), _are_shares(outputs, rows, run)
-    return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes, sums_to_one, shares)
+    moved = outputs.stride(-1) > 1
+    return Seen(tuple(outputs.shape[1:]), stream.generators.used, watch.recomputes, sums_to_one, shares, moved)
 
 
 def _are_probabilities(outputs: Tensor) -> bool:
@@ -100,7 +103,7 @@ def warn_of_end(seen: Seen, network: nn.Module, name: str, likelihood: Likelihoo
             f"{name} gives numbers from 0 to 1 whatever the inputs, so it seems to end in a sigmoid, but {kind} takes "
             "logits and has a sigmoid of its own; leave the last sigmoid out"
         )
-    elif as_it_is and likelihood.takes_logits and _may_be_first(seen.output_shape, network):
+    elif as_it_is and not seen.moved and likelihood.takes_logits and _may_be_first(seen.output_shape, network):
         words = (
             f"{name} ends in a convolution, which has its channels first, and gives {seen.output_shape} for each row, "
             f"of which {kind} takes the last axis for the classes; if the first one is meant, say "
@@ -154,4 +157,4 @@ def together(found: list[Seen], names: list[str]) -> Seen:
             )
     stochastic, recomputes = any(one.stochastic for one in found), any(one.recomputes for one in found)
     probabilities, shares = any(one.probabilities for one in found), any(one.shares for one in found)
-    return Seen(shape, stochastic, recomputes, probabilities, shares)
+    return Seen(shape, stochastic, recomputes, probabilities, shares, any(one.moved for one in found))

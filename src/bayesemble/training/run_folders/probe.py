@@ -124,7 +124,10 @@ def _outputs(task: BoundTask, members: Members, rows: Inputs, seed: int) -> Tens
     with torch.no_grad(), seeds.scoped(seed):
         for params, buffers in few.split():
             own = {name: buffer.clone() for name, buffer in buffers.items()}
-            found.append(task.forward(params, own, rows).double().flatten())
+            outputs = task.forward(params, own, rows)
+            if task.output_shape not in (None, tuple(outputs.shape[1:])):
+                raise ValueError(f"outputs are {tuple(outputs.shape[1:])} for each row, and were {task.output_shape}")
+            found.append(outputs.double().flatten())
     outputs = torch.cat(found).cpu()
     chosen = torch.linspace(0, len(outputs) - 1, min(len(outputs), _MOST_OUTPUTS)).round().long()
     return outputs[chosen].where(outputs[chosen].isfinite(), math.nan)
