@@ -6,7 +6,7 @@ from torch import nn
 
 import bayesemble as be
 from bayesemble.core import seeds
-from bayesemble.core.members import State
+from bayesemble.core.members import Members, State
 from bayesemble.core.offload import Disk
 from bayesemble.core.types import Batch
 from bayesemble.execute.executor import slopes, thread_count
@@ -231,3 +231,23 @@ def test_outputs_have_the_masks_of_each_members_seed(executor, make):
     found = executor.outputs(function, members, x, False, own_seeds)
     torch.testing.assert_close(found, torch.stack(expected), atol=1e-10, rtol=1e-8)
     assert not torch.allclose(found[0], found[1])
+
+
+@over_executors
+@pytest.mark.parametrize("per_member", [False, True], ids=["same rows", "own rows"])
+def test_gradients_flow_through_values_that_have_targets(executor, per_member):
+    """The gradient of x . w against y in w, by hand: 2 (x . w - y) x, averaged over rows."""
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.randn(3, 4, generator=generator, dtype=torch.double, requires_grad=True)
+    x, y = torch.randn(3, 5, 4, generator=generator).double(), torch.randn(3, 5, generator=generator).double()
+    x, y = (x, y) if per_member else (x[0], y[0])
+    members = Members({"weight": weights}, {}, torch.full((3,), 1 / 3))
+
+    def squared_error(params, buffers, inputs, targets):
+        return (inputs @ params["weight"] - targets).square().mean()
+
+    found = executor.values(squared_error, members, Batch(x, y, None, per_member, per_member))
+    errors = torch.einsum("...rk,mk->mr" if not per_member else "mrk,mk->mr", x, weights.detach()) - y
+    torch.testing.assert_close(found, errors.square().mean(1))
+    expected = 2 * (errors.unsqueeze(-1) * x).mean(1)
+    torch.testing.assert_close(torch.autograd.grad(found.sum(), weights)[0], expected)

@@ -84,6 +84,12 @@ class Executor(ABC):
         """
 
     @abstractmethod
+    def values(
+        self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
+    ) -> Tensor:
+        """Values of a function of one member, stacked: `(member, ...)`. Gradients flow through them."""
+
+    @torch.no_grad()
     def outputs(
         self,
         function: MemberFunction,
@@ -92,7 +98,8 @@ class Executor(ABC):
         per_member: bool,
         seeds: Sequence[int] | None = None,
     ) -> Tensor:
-        """Values of a function, stacked: `(member, ...)`. No gradients are kept."""
+        """Values of a function that has no targets, stacked: `(member, ...)`. No gradients are kept."""
+        return self.values(function, members, Batch(inputs, torch.empty(0), inputs_per_member=per_member), seeds)
 
     @abstractmethod
     def parts(self, members: Members) -> list[Members]:

@@ -120,20 +120,14 @@ class Loop(Executor):
             _add(gradients, members.shared, index, zip(leaves, found, strict=True))
         return gradients
 
-    @torch.no_grad()
-    def outputs(
-        self,
-        function: MemberFunction,
-        members: Members,
-        inputs: Inputs,
-        per_member: bool,
-        seeds: Sequence[int] | None = None,
+    def values(
+        self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
     ) -> Tensor:
         """Values, member by member."""
-        batch, values = Batch(self._ordered(inputs), torch.empty(0), inputs_per_member=per_member), []
+        batch, values = replace(batch, inputs=self._ordered(batch.inputs)), []
         for index, (params, buffers) in enumerate(members.split()):
             with _random(None if seeds is None else seeds[index]):
-                values.append(function(params, buffers, batch.inputs_of(index), None))
+                values.append(function(params, buffers, batch.inputs_of(index), batch.targets_of(index)))
         return torch.stack(values)
 
     def parts(self, members: Members) -> list[Members]:

@@ -98,17 +98,10 @@ class Vmap(Executor):
         parts = [_moved(part, space, *bounds) for part, bounds in zip(gradients, self._chunks(members), strict=True)]
         return _joined(parts, members.shared) | space
 
-    @torch.no_grad()
-    def outputs(
-        self,
-        function: MemberFunction,
-        members: Members,
-        inputs: Inputs,
-        per_member: bool,
-        seeds: Sequence[int] | None = None,
+    def values(
+        self, function: MemberFunction, members: Members, batch: Batch, seeds: Sequence[int] | None = None
     ) -> Tensor:
         """Values, chunk by chunk."""
-        batch = Batch(inputs, torch.empty(0), inputs_per_member=per_member)
         parts = []
         for start, stop in self._chunks(members):
             own = None if seeds is None else seeds[start:stop]

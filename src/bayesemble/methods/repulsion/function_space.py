@@ -33,6 +33,7 @@ from bayesemble.core.types import (
     Leaves,
     OutputFunction,
     Outputs,
+    Targets,
     exact,
     map_tensors,
     tensors_of,
@@ -245,7 +246,7 @@ class _NumberToClimb:
     def __call__(self, outputs: Outputs) -> Tensor:
         """factor * log likelihoods + f . u, where u counts as constant."""
         task, factor, team = self.context.task, self.method.driven(self.context), self.context.team
-        log_likelihood = _log_likelihoods(task, outputs, self.batch)
+        log_likelihood = _log_likelihoods(self.context, outputs, self.batch)
         self.losses = -log_likelihood.detach()
         features = outputs["features"].flatten(1)
         here = team.everyone(features.detach())
@@ -271,16 +272,16 @@ class _NumberToClimb:
         return factor * drift + (features * (factor * pull + push)).sum() / task.data_factor
 
 
-def _log_likelihoods(task: BoundTask, outputs: Outputs, batch: Batch) -> Tensor:
+def _log_likelihoods(context: Context, outputs: Outputs, batch: Batch) -> Tensor:
     """The mean log likelihood of each member `(member,)`, over clean and adversarial outputs."""
-    seen = [outputs[name] for name in ("outputs", "adversarial") if name in outputs]
+    seen = [name for name in ("outputs", "adversarial") if name in outputs]
 
-    def mean_over_seen(member: int) -> Tensor:
-        leaves = {name: leaf[member] for name, leaf in outputs.items() if name.startswith(OF_LIKELIHOOD)}
-        targets = batch.targets_of(member)
-        return torch.stack([task.log_likelihood(one[member], targets, leaves) for one in seen]).mean()
+    def mean_over_seen(own: Leaves, _: Leaves, __: Inputs, targets: Targets) -> Tensor:
+        return torch.stack([context.task.log_likelihood(own[name], targets, own) for name in seen]).mean()
 
-    return torch.stack([mean_over_seen(member) for member in range(len(seen[0]))])
+    weights = torch.ones(len(outputs["outputs"]))  # which nobody asks for
+    targets_alone = replace(batch, inputs=torch.empty(0), inputs_per_member=False)
+    return context.executor.values(mean_over_seen, Members(outputs, {}, weights), targets_alone)
 
 
 def _add_prior_over_weights(
