@@ -11,13 +11,13 @@ M members of P weights on R ranks, k = M / R on each; batches of n rows with c o
 
     members alone     t = k g
     function space    t = k g + call + 4 (M - k) n c / bandwidth + 2 M (M + k) n c / rate + pairs(M)
-    weight space      t = k g + (2.25 blocks + 0.25) call + 2.25 x 4 k P (R - 1) / R / bandwidth
-                          + 2.5 k M P / rate + pairs(M) / 4
+    weight space      t = k g + a quarter of
+                          (3 blocks + 1) call + 3 x 4 k P (R - 1) / R / bandwidth + 4 k M P / rate + pairs(M)
     call              start + (R - 2) peer
     blocks            P / 131,072, rounded up: weights of each member that are told in one go
 
-Weight space measures distances in each fourth step, as it does in networks of over 10,000 weights. The efficiency is
-the share of a step that goes into gradients, k g / t. Ranks that wait for the slowest of them are not in it.
+Weight space works out the repulsion in each fourth step, as it does in networks of over 10,000 weights. The efficiency
+is the share of a step that goes into gradients, k g / t. Ranks that wait for the slowest of them are not in it.
 """
 
 import math
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MEASURING = 0.25  # share of the steps in which weight space measures distances
+MEASURING = 0.25  # share of the steps in which weight space works out the repulsion
 BLOCK = 1 << 17  # weights of a member that go into one message
 SPACES = ("members alone", "function space", "weight space")
 
@@ -73,11 +73,10 @@ def seconds(space: str, job: Job, ranks: int, measured: Measured) -> float:
     if space == "function space":
         told += measured.of_pairs(members) + 2 * members * (members + job.each) * job.rows * job.outputs / measured.rate
         return told + call + 4 * (members - job.each) * job.rows * job.outputs / measured.bandwidth
-    told += MEASURING * measured.of_pairs(members)
-    told += 2 * (1 + MEASURING) * job.each * members * job.weights / measured.rate
-    blocks = math.ceil(job.weights / BLOCK)
-    sent = (2 + MEASURING) * 4 * job.each * job.weights * (ranks - 1) / ranks
-    return told + ((2 + MEASURING) * blocks + MEASURING) * call + sent / measured.bandwidth
+    products = 4 * job.each * members * job.weights / measured.rate
+    calls = 3 * math.ceil(job.weights / BLOCK) + 1
+    sent = 3 * 4 * job.each * job.weights * (ranks - 1) / ranks
+    return told + MEASURING * (measured.of_pairs(members) + products + calls * call + sent / measured.bandwidth)
 
 
 def efficiency(space: str, job: Job, ranks: int, measured: Measured) -> float:

@@ -31,10 +31,10 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import BayesembleError
 from bayesemble.core.files import process_tag
 from bayesemble.execute.ranks import group as messaging
+from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import METHODS, make_method
 from bayesemble.methods.repulsion import interacting
-from bayesemble.methods.repulsion.interacting import Forces
-from bayesemble.methods.repulsion.weight_space import combine
+from bayesemble.methods.repulsion.weight_space import combine, put_push
 from leftovers import Held
 
 PROCESSES, SECONDS = 2, 240
@@ -475,7 +475,7 @@ def blocks(_: Path) -> dict[str, list[Any]]:
     team, shapes, messages = be.Ranks().team(5), ((4, 3), (4,), (10, 4), (10,), (19,)), []
     draw, plain_ask, usual = torch.Generator().manual_seed(0), messaging._ask, interacting._COORDINATES_OF_A_BLOCK
     whole, slopes = ({str(s): torch.randn(5, *s, generator=draw).double() for s in shapes} for _ in range(2))
-    forces, names = Forces(*torch.randn(2, 5, 5, generator=draw).double()), list(whole)
+    driving, repelling = torch.randn(2, 5, 5, generator=draw).double()
 
     def own(leaves: dict[str, Tensor]) -> dict[str, Tensor]:
         return {name: team.own(leaf).clone() for name, leaf in leaves.items()}
@@ -484,13 +484,18 @@ def blocks(_: Path) -> dict[str, list[Any]]:
         messages.append(max(part.numel() for part in arguments if isinstance(part, Tensor)))
         plain_ask(operation, *arguments, **options)
 
-    expected = {name: leaf.clone() for name, leaf in slopes.items()}
-    combine(forces, expected, whole, names, 0.5)
+    def moved_by_forces(gradients: dict[str, Tensor], positions: dict[str, Tensor], team: Team) -> dict[str, Tensor]:
+        push = {name: torch.empty_like(leaf) for name, leaf in gradients.items()}
+        put_push(push, repelling, positions, True, team)
+        combine(driving, push, gradients, 0.5, team)
+        return gradients
+
+    expected = moved_by_forces({name: leaf.clone() for name, leaf in slopes.items()}, whole, ALONE)
     gram, found = interacting.products(list(whole.values()))[0], {}
     for most in (usual, 20):
         with patch.object(messaging, "_ask", counting), patch.object(interacting, "_COORDINATES_OF_A_BLOCK", most):
             apart = [float((interacting.products(list(own(whole).values()), True, team)[0] - gram).abs().max())]
-            combine(forces, moved := own(slopes), own(whole), names, 0.5, True, team)
+            moved = moved_by_forces(own(slopes), own(whole), team)
         apart += [float((moved[name] - team.own(leaf)).abs().max()) for name, leaf in expected.items()]
         found[str(most)] = [len(messages), max(messages), max(apart)]
         messages.clear()

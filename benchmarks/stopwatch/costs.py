@@ -3,9 +3,11 @@ import and a command cost before any step."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,30 +16,66 @@ import bayesemble as be
 from bayesemble.core.types import Batch, Clock
 from bayesemble.methods.base import Context
 from bayesemble.models import mlp, resnet18
-from stopwatch.race import CONVOLUTIONS, DENSE, EXECUTORS, SMALL, Case, Options, Ours, race, show, threads
+from bayesemble.training.prepare import prepare
+from bayesemble.training.steps import Steps
+from stopwatch.race import CONVOLUTIONS, DENSE, EXECUTORS, SMALL, Case, Options, race, show, threads
+
+CYCLE = 8  # steps after which interaction does the same again
+CYCLES = 4  # in each round
+MANY = 1000  # epochs of a plan that nobody goes through to its end
 
 
 def interaction(options: Options) -> None:
     """Members that repel one another against a deep ensemble, 784-100-100-100-10, batch 128, 10 and 50 members.
 
-    Ten epochs, since recorded steps are compared with Python at first often, later seldom; the best epoch counts.
+    Distances are measured at every fourth step, and the prior over functions acts at every eighth. So all methods take
+    steps in turn, the best of each of the eight places in that cycle counts, and the mean of the eight is told.
     """
     name, wish = list(EXECUTORS.items())[-1]
-    wish = "vmap" if wish == "auto" else wish
-    rows, limits = [], {("Repulsive", "function"): 1.05, ("Repulsive", "weight"): 1.15}
-    for members in (10, 50):
-        case = Case(DENSE[0].name, members, 128, 24, DENSE[0].sizes)
-        methods: dict[str, Any] = {"DeepEnsemble": be.DeepEnsemble(num_members=members)}
-        targets = {"DeepEnsemble": 1.0}
-        for method in (be.Repulsive, be.Stein):
-            for space in ("weight", "function"):
-                key = f"{method.__name__}, {space} space"
-                methods[key] = method(num_members=members, space=space)
-                targets[key] = limits.get((method.__name__, space), 1.25)
-        best = race({key: Ours(case, wish, method=one, epochs=10) for key, one in methods.items()}, options.rounds)
-        for key, took in best.items():
-            rows.append((members, key, f"{took:.3g}", f"{took / best['DeepEnsemble']:.2f}x", f"{targets[key]}x"))
-    show(f"What interaction costs ({name}).", ["members", "method", "ms a step", "of DeepEnsemble", "at most"], rows)
+    limits = {("Repulsive", "function"): 1.05, ("Repulsive", "weight"): 1.15}
+    for count in options.threads:
+        rows = []
+        for members in (10, 50):
+            case = Case(DENSE[0].name, members, 128, CYCLE, DENSE[0].sizes)
+            methods: dict[str, tuple[be.Method, float]] = {"DeepEnsemble": (be.DeepEnsemble(num_members=members), 1.0)}
+            for kind in (be.Repulsive, be.Stein):
+                for space in ("weight", "function"):
+                    limit = limits.get((kind.__name__, space), 1.25)
+                    methods[f"{kind.__name__}, {space} space"] = kind(num_members=members, space=space), limit
+            takers = {key: _Cycles(case, method, wish, count) for key, (method, _) in methods.items()}
+            for _ in range(CYCLES * options.rounds):
+                for taker in takers.values():
+                    taker.take()
+            times = {key: 1000 * sum(taker.best) / CYCLE for key, taker in takers.items()}
+            for key, took in times.items():
+                ratio = f"{took / times['DeepEnsemble']:.2f}x"
+                rows.append((members, key, f"{took:.3g}", ratio, f"{methods[key][1]}x"))
+        title = f"What interaction costs ({name}, threads: {count})."
+        show(title, ["members", "method", "ms a step", "of DeepEnsemble", "at most"], rows)
+
+
+class _Cycles:
+    """Steps of a method, a cycle at a time; seconds of the best step at each place of it.
+
+    Those that are also taken in Python, to see that they come to the same, are fewer and fewer, and count for nothing.
+    On one thread the seconds are those of the processor, which a busy machine changes less.
+    """
+
+    def __init__(self, case: Case, method: be.Method, wish: Any, count: int) -> None:
+        options: dict[str, Any] = {"batch_size": case.batch, "executor": replace(wish, threads=count)}
+        self.run, self.source, _, self.plan = prepare(case.task, method, case.rows(), epochs=MANY, **options)
+        self.state, executor = self.run.ensemble.state, self.run.ensemble.executor
+        self.steps = Steps(method, self.run.ensemble.task, executor, fresh=True)
+        self.count, self.epoch, self.best = count, 0, [math.inf] * CYCLE
+
+    def take(self) -> None:
+        seconds = time.process_time if self.count == 1 else time.perf_counter
+        with threads(self.count):
+            for place, batch in enumerate(self.source.epoch(self.epoch, self.plan.batch_size, 0, None)):
+                start = seconds()
+                self.state, _ = self.steps(self.state, batch, self.plan.clock(self.epoch, place))
+                self.best[place] = min(self.best[place], seconds() - start)
+        self.epoch += 1
 
 
 def fixed(options: Options) -> None:

@@ -92,7 +92,7 @@ def test_nothing_is_compiled_for_a_forecast(monkeypatch):
 
 
 def test_a_long_run_is_told_of_the_compiler():
-    found = be.plan(SMALL, FEW, table(), batch_size=16, executor=be.Vmap(threads=1), epochs=100_000)
+    found = be.plan(SMALL, FEW, table(), batch_size=16, executor=be.Vmap(threads=1), epochs=10_000_000)
     assert any(sentence.startswith("executor=be.Vmap(threads=1, steps='compiled')") for sentence in found.faster)
 
 

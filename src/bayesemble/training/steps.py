@@ -35,7 +35,7 @@ from bayesemble.task.task import BoundTask
 logger = logging.getLogger("bayesemble")
 
 # Bytes of a state of which steps are recorded: one of a larger is mostly arithmetic, and to check it takes a copy.
-_MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 26}
+_MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 27}
 _FEWEST_STEPS = 50  # of a run: to record a step takes as long as some dozens of them
 _TIMES_HELD = 8  # how many times as much may be held while a step is recorded
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -35,10 +35,10 @@ def test_the_largest_number_is_that_of_any_rank(exchanged):
 
 
 def test_small_leaves_are_told_together_and_large_ones_in_blocks():
-    """Products are a message and a sum; forces where gradients are shared are two messages there and one back."""
+    """Products are a message and a sum; the push, and gradients that are shared, are a message there and one back."""
     together, in_blocks = found()["blocks"].values()
-    assert together[0] == 2 + 3
-    assert in_blocks[0] == (5 + 1) + 3 * 5  # blocks of 12 + 4 coordinates, of 20 twice, of 10 and of 19
+    assert together[0] == 2 + 4
+    assert in_blocks[0] == (5 + 1) + 4 * 5  # blocks of 12 + 4 coordinates, of 20 twice, of 10 and of 19
     assert in_blocks[1] <= 5 * 20
     assert max(together[2], in_blocks[2]) <= 1e-12
 

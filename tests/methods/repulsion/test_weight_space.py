@@ -1,3 +1,4 @@
+import itertools
 import warnings
 
 import pytest
@@ -5,8 +6,8 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.errors import SettingError
-from bayesemble.methods.repulsion.interacting import Forces, norms, products
-from bayesemble.methods.repulsion.weight_space import combine
+from bayesemble.methods.repulsion.interacting import norms, products
+from bayesemble.methods.repulsion.weight_space import PUSH, combine, put_push
 from helpers import all_leaves, directions, largest_difference, norm_mlp, quick_fit, random_members, small_mlp, table
 
 METHODS = [be.Repulsive, be.Stein]
@@ -31,7 +32,9 @@ def test_the_step_is_that_of_all_weights_laid_end_to_end(estimator, calibrate):
     repelling = method.forces(gram, dim).repelling
     torch.testing.assert_close(repelling @ flat, expected)
     found = {name: torch.zeros_like(leaf) for name, leaf in params.items()}
-    combine(Forces(None, repelling), found, params, list(params), 1.0)
+    push = {name: torch.empty_like(leaf) for name, leaf in params.items()}
+    put_push(push, repelling, params)
+    combine(None, push, found, 1.0)
     torch.testing.assert_close(torch.cat([leaf.flatten(1) for leaf in found.values()], 1), -expected)
     sizes = norms(torch.ones(4), repelling, gram)
     torch.testing.assert_close(sizes["repulsion_norm"], expected.norm(dim=1))
@@ -79,24 +82,35 @@ def test_options_of_deep_ensembles_work_in_weight_space(options):
     assert largest_difference(all_leaves(ensemble), all_leaves(plain)) > 0
 
 
-def test_between_measurements_the_last_matrices_act():
-    """Three steps with one measurement are three steps with a matrix that does not change."""
-    data = table()
-    seen = []
+def test_between_estimates_the_last_push_acts():
+    """Steps of plain descent: each moves members by the gradient less the push that was measured last, written out."""
+    data, seen = table(), []
 
     def remember(state, _row):
-        seen.append({name: leaf.clone() for name, leaf in state.slots["interaction"].items()})
+        seen.append({slot: dict(leaves) for slot, leaves in state.clone().groups().items()})
 
-    settings = {"num_members": 4, "learning_rate": 0.05}
-    rare = quick_fit(
-        task(), data, be.Repulsive(measure_every=3, **settings), epochs=4, batch_size=None, on_epoch=remember
-    )
-    assert torch.equal(seen[0]["repelling"], seen[2]["repelling"])
-    assert not torch.equal(seen[2]["repelling"], seen[3]["repelling"])
-    each = quick_fit(task(), data, be.Repulsive(**settings), epochs=4, batch_size=None)
-    first = [fitted.history[0] for fitted in (rare, each)]
+    settings = {"num_members": 4, "learning_rate": 0.05, "optimizer": "sgd", "momentum": 0.0}
+    rare, options = be.Repulsive(measure_every=3, **settings), {"epochs": 5, "batch_size": None}
+    bound = task().bind(len(data[1]), data[0])
+    fitted = quick_fit(task(), data, rare, on_epoch=remember, **options)
+    for step, (before, after) in enumerate(itertools.pairwise(seen), start=1):  # the step from one to the other
+        measured = step % 3 == 0
+        assert torch.equal(before[PUSH]["0.weight"], after[PUSH]["0.weight"]) != measured
+        gram, dim = products(list(before["params"].values()))
+        repelling = rare.forces_in(bound, gram, dim).repelling if measured else None
+        for name, leaf in before["params"].items():
+            push = after[PUSH][name]
+            if measured:
+                expected = (repelling.to(leaf) @ leaf.flatten(1)).reshape(leaf.shape)
+                torch.testing.assert_close(push, expected, rtol=1e-4, atol=1e-5)
+            free = directions(be.DeepEnsemble(**settings), before["params"])[name]
+            expected = free - settings["learning_rate"] * push / bound.num_data
+            torch.testing.assert_close(after["params"][name] - leaf, expected, rtol=1e-4, atol=1e-6)
+    each = quick_fit(task(), data, be.Repulsive(**settings), **options)
+    first = [one.history[0] for one in (fitted, each)]
     assert first[0]["repulsion_norm"] == first[1]["repulsion_norm"]
-    assert largest_difference(all_leaves(rare), all_leaves(each)) > 0
+    assert PUSH not in each.state.slots  # small networks measure at every step, and need not keep it
+    assert largest_difference(all_leaves(fitted), all_leaves(each)) > 0
 
 
 def test_leaves_that_all_members_share_cannot_repel():

@@ -70,6 +70,8 @@ class FunctionSpace(Space):
         8, "that prior acts at every n-th step, n times as strong; each time costs a forward pass", least=1
     )
 
+    training_slots = (*Space.training_slots, _POOL, _POOL_BUFFERS)
+
     def prepare(self, method: InteractingMethod, state: State, task: BoundTask, seed: int) -> State:
         """Add networks drawn from the prior, which stand for the prior over functions."""
         if method.anchored:

@@ -84,6 +84,11 @@ class MethodInSpace(InteractingMethod):
         """What the space keeps for all members at once."""
         return self.own_space.common_leaves(slot, leaves)
 
+    @property
+    def training_slots(self) -> tuple[str, ...]:
+        """Those of the optimiser, and what the space keeps from step to step."""
+        return (*super().training_slots, *self.own_space.training_slots)
+
     def init(self, task: BoundTask, seed: int) -> State:
         """Start the members, with what their space needs."""
         return self.own_space.prepare(self, super().init(task, seed), task, seed)

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -182,6 +182,9 @@ class Space(ABC):
         None, "steps between estimates of distances and forces; None: 4 in large networks, 1 in small ones", least=1
     )
 
+    training_slots: ClassVar[tuple[str, ...]] = (_LAST_ESTIMATE,)
+    """Slots that only training needs."""
+
     def __post_init__(self) -> None:
         validate(self)
 
@@ -233,7 +236,11 @@ class Space(ABC):
         return self._is_time(context) or _LAST_ESTIMATE not in state.slots
 
     def _is_time(self, context: Context) -> bool:
-        return context.clock.step % (self.measure_every or (4 if is_large(context.task) else 1)) == 0
+        return context.clock.step % self.steps_between(context.task) == 0
+
+    def steps_between(self, task: BoundTask) -> int:
+        """Steps from one estimate of the forces to the next."""
+        return self.measure_every or (4 if is_large(task) else 1)
 
 
 @cache

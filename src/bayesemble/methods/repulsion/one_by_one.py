@@ -17,10 +17,11 @@ from bayesemble.task.task import BoundTask
 
 
 def init(method: MethodInSpace, task: BoundTask, seed: int) -> State:
-    """Start all members, with the optimiser of one."""
+    """Start all members, with what the optimiser and the space keep of one."""
     members = method.new_members(task, seed)
-    state = State(members, method.make_optimizer().init(members.part(0, 1).params, task.allocator))
-    return method.own_space.prepare(method, state, task, seed)
+    first = members.part(0, 1)
+    state = State(first, method.make_optimizer().init(first.params, task.allocator))
+    return replace(method.own_space.prepare(method, state, task, seed), members=members)
 
 
 def step(method: MethodInSpace, state: State, batch: Batch, context: Context) -> tuple[State, Info]:

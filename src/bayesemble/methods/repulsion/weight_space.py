@@ -4,11 +4,12 @@ With g_i the gradient of the log joint of member i, x_i its weights, and D, R as
 
     phi = D (factor * g) - R x
 
-D and R change little from one step to the next in large networks, so they may be kept for some steps.
+D and the push R x change little from one step to the next in large networks, so they are kept for some steps there:
+to measure distances and to mix the weights of all members takes passes through all of them.
 """
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,11 +22,12 @@ from bayesemble.execute.optimizers.fused import laid_out_like, member_norms
 from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods.base import Context
 from bayesemble.methods.repulsion import interacting
-from bayesemble.methods.repulsion.interacting import Forces, InteractingMethod, Space
+from bayesemble.methods.repulsion.interacting import InteractingMethod, Space
 from bayesemble.task.select import Wish
 from bayesemble.task.task import BoundTask
 
 _TOO_WIDE = 10  # times the weights at the start
+PUSH = "push"  # slot `(member, ...)`: the repulsion on each weight, where it is kept from one estimate to the next
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +38,13 @@ class WeightSpace(Space):
         "sized", "weights that repel: sized (not those before a batch norm), all, norm, not norm, patterns of names ..."
     )
 
-    def prepare(self, method: InteractingMethod, state: State, task: BoundTask, seed: int) -> State:
-        """Warn of a prior that is much wider than the weights that the members of a large network start with.
+    training_slots = (*Space.training_slots, PUSH)
 
-        Members that follow it grow until they are as wide in all directions that the data leave open.
+    def prepare(self, method: InteractingMethod, state: State, task: BoundTask, seed: int) -> State:
+        """Make room for the push between two estimates.
+
+        Warn of a prior that is much wider than the weights that the members of a large network start with: members that
+        follow it grow until they are as wide in all directions that the data leave open.
         """
         state = super().prepare(method, state, task, seed)
         if method.repulsion == "auto" and method.strength(task) == 1 and task.scales and method.calibrate:
@@ -52,7 +57,10 @@ class WeightSpace(Space):
                     "if the prior is what you believe)",
                     stacklevel=6,
                 )
-        return state
+        if task.mixed or self.steps_between(task) == 1:
+            return state
+        repelled = {name: state.members.params[name] for name in self._repelled(task, state.members)}
+        return replace(state, slots=state.slots | {PUSH: task.allocator.zeros_like(repelled, PUSH)})
 
     def step(
         self,
@@ -69,25 +77,26 @@ class WeightSpace(Space):
                 "or one architecture"
             )
         gradients, info = method.uphill(state, batch, context)
-        all_members = all_members or state.members
+        all_members, moving = all_members or state.members, state.members.params
         names = self._repelled(context.task, all_members)
-        gradients |= {name: laid_out_like(gradients[name], state.members.params[name]) for name in names}
+        gradients |= {name: laid_out_like(gradients[name], moving[name]) for name in names}
         estimate, factor = interacting.last_estimate(state), method.driven(context)
-        team = context.team
-        if self.is_due(state, context) or len(estimate["repelling"]) != team.total(all_members.num_members):
+        push, team = state.slots.get(PUSH), context.team
+        if push is None or self.is_due(state, context):
             gram, dim = interacting.products([all_members.params[name] for name in names], method.centred, team)
             interacting.check_finite(gram, "weights", context)
             forces = method.forces_in(context.task, gram, dim)
-            estimate = {name: matrix for name, matrix in forces._asdict().items() if matrix is not None}
             driving = factor * member_norms([gradients[name] for name in names])
-            estimate |= interacting.norms(driving, forces.repelling, gram, team)
+            estimate = interacting.norms(driving, forces.repelling, gram, team)
             interacting.watch(estimate, context)
+            estimate |= {} if forces.driving is None else {"driving": forces.driving}
             device = state.members.weights.device
             estimate = {name: brought_to(found, device) for name, found in estimate.items()}
-        forces = Forces(estimate.get("driving"), estimate["repelling"])
-        # In large networks members are far apart, and a pass through all weights costs time.
-        centred = method.centred and not interacting.is_large(context.task)
-        combine(forces, gradients, all_members.params, names, factor, centred, team)
+            push = push or {name: torch.empty_like(moving[name]) for name in names}
+            # In large networks members are far apart, and a pass through all weights costs time.
+            centred = method.centred and not interacting.is_large(context.task)
+            put_push(push, forces.repelling, all_members.params, centred, team)
+        combine(estimate.get("driving"), push, gradients, factor, team)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
         return state, info | interacting.told(state, factor, context.task)
 
@@ -106,35 +115,34 @@ def _times_wider(task: BoundTask, members: Members) -> float:
     return (wanted / max(float(sum(exact(leaf).square().sum() for leaf in own.values())), 1e-300)) ** 0.5
 
 
-def combine(
-    forces: Forces,
-    gradients: Leaves,
-    positions: Leaves,
-    names: list[str],
-    factor: float | Tensor,
-    centred: bool = True,
-    team: Team = ALONE,
-) -> None:
-    """phi = driving @ (factor * gradients) - repelling @ positions, in place of the gradients.
+def put_push(push: Leaves, repelling: Tensor, positions: Leaves, centred: bool = True, team: Team = ALONE) -> None:
+    """Put repelling @ positions in the place of the push on the members that move, which are the last of the positions.
 
-    Where there are more positions than gradients, the last ones move. `centred` says that rows of R sum to zero and
-    that the first member is subtracted, which keeps digits where members are close together: rounding is then a share
-    of their distances, and not of their lengths. The product is taken apart from the gradients, so that compiled steps
-    subtract it where they read these anyway.
+    `centred` says that rows of R sum to zero and that the first member is subtracted, which keeps digits where members
+    are close together: rounding is then a share of their distances, and not of their lengths.
     """
+    own, others = list(push.values()), [positions[name] for name in push]
+    repelling = repelling[-team.total(len(own[0])) :].to(own[0])
+    for block, all_block in zip(interacting.blocks(own, team), interacting.blocks(others, team), strict=True):
+        x = team.columns(interacting.joined(all_block))
+        found, width = repelling @ (x - x[0] if centred else x), sum(part.shape[1] for part in block)
+        for part, new in interacting.with_parts(block, team.from_columns(found, width)):
+            part.copy_(new)
+
+
+def combine(
+    driving: Tensor | None, push: Leaves, gradients: Leaves, factor: float | Tensor, team: Team = ALONE
+) -> None:
+    """phi = driving @ (factor * gradients) - push, in place of the gradients; those without a push are but scaled."""
     if isinstance(factor, Tensor) or factor != 1:
         torch._foreach_mul_(list(gradients.values()), factor)
-    kind = gradients[names[0]].dtype
-    repelling = forces.repelling[-team.total(len(gradients[names[0]])) :].to(kind)
-    driving = None if forces.driving is None else forces.driving.to(kind)
-    moving, others = ([leaves[name] for name in names] for leaves in (gradients, positions))
-    for block, all_block in zip(interacting.blocks(moving, team), interacting.blocks(others, team), strict=True):
-        x = team.columns(interacting.joined(all_block))
-        push, width = repelling @ (x - x[0] if centred else x), sum(part.shape[1] for part in block)
-        if driving is None:
-            for part, own in interacting.with_parts(block, team.from_columns(push, width)):
-                part.sub_(own)
-        else:
-            driven = driving @ team.columns(interacting.joined(block)) - push
+    moving = [gradients[name] for name in push]
+    if driving is not None:
+        driving = driving.to(moving[0])
+        for block in interacting.blocks(moving, team):
+            driven = driving @ team.columns(interacting.joined(block))
+            width = sum(part.shape[1] for part in block)
             for part, own in interacting.with_parts(block, team.from_columns(driven, width)):
                 part.copy_(own)
+    for part, own in zip(moving, push.values(), strict=True):
+        part.sub_(own)
