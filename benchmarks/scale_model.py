@@ -11,12 +11,12 @@ M members of P weights on R ranks, k = M / R on each; batches of n rows with c o
 
     members alone     t = k g
     function space    t = k g + call + 4 (M - k) n c / bandwidth + 2 M (M + k) n c / rate + pairs(M)
-    weight space      t = k g + a quarter of
+    weight space      t = k g + an eighth of
                           (3 blocks + 1) call + 3 x 4 k P (R - 1) / R / bandwidth + 4 k M P / rate + pairs(M)
     call              start + (R - 2) peer
     blocks            P / 131,072, rounded up: weights of each member that are told in one go
 
-Weight space works out the repulsion in each fourth step, as it does in networks of over 10,000 weights. The efficiency
+Weight space works out the repulsion in each eighth step, as it does in networks of over 10,000 weights. The efficiency
 is the share of a step that goes into gradients, k g / t. Ranks that wait for the slowest of them are not in it.
 """
 
@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MEASURING = 0.25  # share of the steps in which weight space works out the repulsion
+MEASURING = 0.125  # share of the steps in which weight space works out the repulsion
 BLOCK = 1 << 17  # weights of a member that go into one message
 SPACES = ("members alone", "function space", "weight space")
 

@@ -28,8 +28,8 @@ MANY = 1000  # epochs of a plan that nobody goes through to its end
 def interaction(options: Options) -> None:
     """Members that repel one another against a deep ensemble, 784-100-100-100-10, batch 128, 10 and 50 members.
 
-    Distances are measured at every fourth step, and the prior over functions acts at every eighth. So all methods take
-    steps in turn, the best of each of the eight places in that cycle counts, and the mean of the eight is told.
+    Distances are measured, and the prior over functions acts, at every eighth step. So all methods take steps in turn,
+    the best of each of the eight places in that cycle counts, and the mean of the eight is told.
     """
     name, wish = list(EXECUTORS.items())[-1]
     limits = {("Repulsive", "function"): 1.05, ("Repulsive", "weight"): 1.15}

@@ -41,6 +41,7 @@ ANNEALS = ("none", "linear", "tanh", "cyclical")
 _FAINT_SHARE_OF_DRIVING_FORCE = 1e-6
 _LAST_ESTIMATE = "interaction"  # a slot
 PARAMETERS_OF_A_LARGE_NETWORK = 10_000
+_STEPS_IN_LARGE_NETWORKS = 8  # from one estimate to the next
 _COORDINATES_OF_A_BLOCK = 1 << 17
 _ROWS_OF_A_SMALL_TABLE = 2_000
 _CAUTION = (
@@ -179,7 +180,7 @@ class Space(ABC):
     """What members are compared by, and how they move there: the settings of a space, and its step."""
 
     measure_every: int | None = setting(
-        None, "steps between estimates of distances and forces; None: 4 in large networks, 1 in small ones", least=1
+        None, "steps between estimates of distances and forces; None: 8 in large networks, 1 in small ones", least=1
     )
 
     training_slots: ClassVar[tuple[str, ...]] = (_LAST_ESTIMATE,)
@@ -240,7 +241,7 @@ class Space(ABC):
 
     def steps_between(self, task: BoundTask) -> int:
         """Steps from one estimate of the forces to the next."""
-        return self.measure_every or (4 if is_large(task) else 1)
+        return self.measure_every or (_STEPS_IN_LARGE_NETWORKS if is_large(task) else 1)
 
 
 @cache
