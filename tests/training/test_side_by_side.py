@@ -227,9 +227,10 @@ def test_interrupted_runs_go_on_together_to_the_same_bits(tmp_path, alone, monke
         if len(steps) == step:
             signal.raise_signal(signal.SIGINT)
 
-    with monkeypatch.context() as patched, pytest.raises(be.Interrupted, match="side by side"):
-        patched.setattr(side_by_side.Progress, "step", interrupt)
-        train_side_by_side(prepared(tmp_path, **settings))
+    ready = prepared(tmp_path, **settings)
+    monkeypatch.setattr(side_by_side.Progress, "step", interrupt)
+    with pytest.raises(be.Interrupted, match="side by side"):
+        train_side_by_side(ready)
     ready = prepared(tmp_path, resume=True, **settings)
     assert {(one.run.standing.epoch, one.run.standing.step) for one in ready} == {(step // 4, step % 4)}
     runs = train_side_by_side(ready)

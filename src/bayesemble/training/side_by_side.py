@@ -133,6 +133,15 @@ def groups_of(ready: Sequence[Ready]) -> list[list[int]]:
     return groups
 
 
+def can_go_together(method: Method, executor: Executor) -> bool:
+    """Whether fits of a method by an executor may be trained together, as far as these two say."""
+    if not (isinstance(executor, Vmap) and executor.chunk is None and method.independent and method.steps_alike):
+        return False
+    if executor.steps == "compiled":  # which rounds in a way of its own
+        return False
+    return method.num_members > 1  # the matrices of one torch multiplies by another routine than a stack of several
+
+
 def train_together(ready: Sequence[Ready], progress: bool = False) -> list[Run] | None:
     """Train the runs of a group as one; None, and nothing is trained, if there is one only or bits would be others."""
     together = _Together(ready) if len(ready) > 1 else None
@@ -143,13 +152,7 @@ def _kind(one: Ready) -> Hashable | None:
     """What runs have in common that may be trained together; None for a run that has to be alone."""
     ensemble, source, plan = one.run.ensemble, one.source, one.plan
     method, task, executor, standing = ensemble.method, ensemble.task, ensemble.executor, one.run.standing
-    if not (isinstance(executor, Vmap) and executor.chunk is None and method.independent and method.steps_alike):
-        return None
-    if executor.steps == "compiled":  # which rounds in a way of its own
-        return None
-    if ensemble.num_members == 1:  # whose matrices torch multiplies by another routine than a stack of several
-        return None
-    if not plan.epochs or standing.trained:
+    if not can_go_together(method, executor) or standing.trained:
         return None
     if not isinstance(source, ArraySource) or source.per_member or plan.drop:
         return None
