@@ -13,5 +13,6 @@ subspace, snapshot, csgmcmc, hmc, and repulsive with sequential=True), which the
 
 from bayesemble.estimators.base import EnsembleEstimator as EnsembleEstimator
 from bayesemble.estimators.classifier import EnsembleClassifier as EnsembleClassifier
+from bayesemble.estimators.cross_validation import cross_validate as cross_validate
 from bayesemble.estimators.recipe import can_stop_early as can_stop_early
 from bayesemble.estimators.regressor import EnsembleRegressor as EnsembleRegressor

@@ -116,7 +116,7 @@ def train_side_by_side(ready: Sequence[Ready], progress: bool = False) -> list[R
     trained: dict[int, Run] = {}
     for numbers in groups_of(ready):
         few = [ready[number] for number in numbers]
-        runs = train_together(few, progress) or [train(*one, progress) for one in few]
+        runs = train_together(few, progress, numbers) or [train(*one, progress) for one in few]
         trained |= zip(numbers, runs, strict=True)
     return [trained[number] for number in range(len(ready))]
 
@@ -142,9 +142,14 @@ def can_go_together(method: Method, executor: Executor) -> bool:
     return method.num_members > 1  # the matrices of one torch multiplies by another routine than a stack of several
 
 
-def train_together(ready: Sequence[Ready], progress: bool = False) -> list[Run] | None:
-    """Train the runs of a group as one; None, and nothing is trained, if there is one only or bits would be others."""
-    together = _Together(ready) if len(ready) > 1 else None
+def train_together(
+    ready: Sequence[Ready], progress: bool = False, numbers: Sequence[int] | None = None
+) -> list[Run] | None:
+    """Train the runs of a group as one; None, and nothing is trained, if there is one only or bits would be others.
+
+    `numbers` are what an error calls the runs by.
+    """
+    together = _Together(ready, numbers or range(len(ready))) if len(ready) > 1 else None
     return together.train(progress) if together is not None and together.same_bits() else None
 
 
@@ -174,8 +179,8 @@ def _most_together(one: Ready) -> int:
 class _Together:
     """Runs of one kind, whose members lie one behind the other."""
 
-    def __init__(self, ready: Sequence[Ready]) -> None:
-        self.ready, first = ready, ready[0]
+    def __init__(self, ready: Sequence[Ready], numbers: Sequence[int]) -> None:
+        self.ready, self.numbers, first = ready, numbers, ready[0]
         self.begun = first.run.standing
         self.plan, self.task = first.plan, first.run.ensemble.task
         self.num_members = first.run.ensemble.num_members
@@ -233,8 +238,11 @@ class _Together:
         return True
 
     def train(self, progress: bool) -> list[Run]:
-        """Go through the epochs of all runs; whoever asks for an end gets it after a whole step."""
-        plan, runs = self.plan, [one.run for one in self.ready]
+        """Go through the epochs of all runs; whoever asks for an end gets it after a whole step.
+
+        Once half of the runs have stopped early, the others go on without them.
+        """
+        plan, runs, left = self.plan, [one.run for one in self.ready], list[int]()
         with (
             stop_requests(by_sigterm=any(one.plan.folder is not None for one in self.ready)) as request,
             thread_count(self.executor),
@@ -243,10 +251,16 @@ class _Together:
             bar.say(f"executor: {self.executor}, {len(runs)} fits side by side")
             for epoch in range(self.begun.epoch, plan.epochs):
                 runs = self._train_epoch(epoch, runs, bar, request)
-                if request.signal is not None or all(run.standing.trained for run in runs):
+                left = [number for number, run in enumerate(runs) if not run.standing.trained]
+                if request.signal is not None or 2 * len(left) <= len(runs):
                     break
         if request.signal is not None:
-            raise Interrupted(f"stopped {runs[0].standing}, with {len(runs)} fits side by side", None)
+            raise Interrupted(f"stopped {runs[left[0]].standing}, with {len(runs)} fits side by side", None)
+        if left:
+            others = [self.ready[number]._replace(run=runs[number]) for number in left]
+            rest = _Together(others, [self.numbers[number] for number in left])
+            for number, run in zip(left, rest.train(progress), strict=True):
+                runs[number] = run
         return runs
 
     def _train_epoch(self, epoch: int, runs: list[Run], bar: Progress, request: StopRequest) -> list[Run]:
@@ -255,7 +269,7 @@ class _Together:
         for step, batch in enumerate(islice(self.batches(epoch), len(told), None), len(told)):
             self.state, info = self.step(self.state, batch, epoch, step)
             for number, own in enumerate(clones if not step else ()):
-                with _named(number):
+                with _named(self.numbers[number]):
                     own.refuse(self.states[number].members)
             told.append(info)
             bar.step(epoch + 1)
@@ -281,7 +295,7 @@ class _Together:
             check_finite(self.state, told, epoch)
         except TrainingError:
             for number, infos in enumerate(self.told_to(told)):
-                with _named(number):
+                with _named(self.numbers[number]):
                     check_finite(self.states[number], infos, epoch)
 
     def _after_steps(
