@@ -7,8 +7,9 @@ Settings of a method are nested parameters, to the constructor and to `set_param
     EnsembleRegressor("repulsive", method__repulsion=0.5)
     GridSearchCV(EnsembleClassifier("repulsive"), {"method__repulsion": [0.1, 1.0]})
 
-`cross_validate` trains folds side by side. Training stops early by the loss on held-out rows, unless the method gathers networks along the whole of training (swag,
+Training stops early by the loss on held-out rows, unless the method gathers networks along the whole of training (swag,
 subspace, snapshot, csgmcmc, hmc, and repulsive with sequential=True), which then takes all rows and all epochs.
+`cross_validate` trains folds side by side.
 """
 
 from bayesemble.estimators.base import EnsembleEstimator as EnsembleEstimator

@@ -58,17 +58,19 @@ def _train_unfinished(jobs: list[Job]) -> None:
     jobs = [job for job in jobs if job.finished() is None]
     if len(jobs) < 2:
         return
-    with suppress(Exception):  # whatever is wrong with a method is told by its runs
+    try:
         method = jobs[0].source.make_method()
-        if not can_go_together(method, executor_for(method, jobs[0].source.dropout)):
-            logger.info("the seeds of %s are trained one by one", jobs[0].label)
-            return
-        try:
+        if can_go_together(method, executor_for(method, jobs[0].source.dropout)):
             with ExitStack() as held, thread_count(ONE_THREAD), kept_memory(), _heard():
                 _train(jobs, method, held)
-        finally:
-            for job in jobs:
-                (job.folder / PROGRESS).unlink(missing_ok=True)
+        else:
+            logger.info("the seeds of %s are trained one by one", jobs[0].label)
+    except Exception as error:  # whatever is wrong with a method is told by its runs
+        logger.info("the seeds of %s are trained one by one: %s", jobs[0].label, error)
+    finally:
+        for job in jobs:
+            with suppress(OSError):
+                (job.folder / PROGRESS).unlink()
 
 
 @dataclass(frozen=True)
