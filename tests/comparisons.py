@@ -1,6 +1,8 @@
 """Comparisons for the tests of pages: one that is trained in a few seconds, and ones made of numbers."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from bayesemble.apps.compare.compare import compare
@@ -22,14 +24,22 @@ def tiny(folder: Path, data: str = "two_moons", methods: str = METHODS, seeds: i
     return compared(data, methods, folder, members=3, epochs=2, seeds=seeds)
 
 
-def made(scores: dict[str, dict[str, list[float]]], failed: dict[str, str] | None = None) -> Comparison:
-    """Results by method and score: a list has one value per seed. Seconds count as a cost."""
+COSTS = ("train_seconds", "gradient_evaluations")
+
+
+def made(
+    scores: dict[str, dict[str, list[float]]],
+    failed: dict[str, str] | None = None,
+    together: Mapping[str, int] = MappingProxyType({}),
+) -> Comparison:
+    """Results by method and score: a list has one value per seed. Seconds and gradients count as costs."""
     results = []
     for label, named in scores.items():
         for seed in range(len(next(iter(named.values())))):
             values = {name: found[seed] for name, found in named.items()}
-            cost = {"train_seconds": values.pop("train_seconds")} if "train_seconds" in values else {}
-            results.append(Result(label, seed, f"runs/{label}/seed-{seed}", values, cost))
+            cost = {name: values.pop(name) for name in COSTS if name in values}
+            shared = together.get(label, 1)
+            results.append(Result(label, seed, f"runs/{label}/seed-{seed}", values, cost, together=shared))
     for label, reason in (failed or {}).items():
         results.append(Result(label, 9, f"runs/{label}/seed-9", failure=reason))
     data = {"name": "made", "kind": "classification", "num_classes": 3, "num_train": 80, "num_test": 20, "ood": False}

@@ -155,7 +155,7 @@ def test_classes_are_held_out_by_their_share_and_numbers_are_not_sorted(kind, mo
         np.testing.assert_array_equal(held_out, expected)
         raise DataError("training begins")
 
-    monkeypatch.setattr("bayesemble.estimators.base.train", stand_in)
+    monkeypatch.setattr("bayesemble.estimators.base.training_on", stand_in)
     x, y = rows()
     with pytest.raises(DataError, match="training begins"):
         kind(**QUICK).fit(x, labels(y) if kind is EnsembleClassifier else y)

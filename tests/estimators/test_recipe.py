@@ -7,7 +7,7 @@ import torch
 import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
-from bayesemble.estimators.recipe import Recipe, own_defaults, stretch_of, stretched, table_network, train
+from bayesemble.estimators.recipe import Recipe, own_defaults, stretch_of, stretched, table_network, training_on
 from bayesemble.metrics import coverage, fit_spread
 from bayesemble.task.networks import new_module
 
@@ -26,7 +26,7 @@ def trained(recipe: Recipe, folder=None, seed: int = 0) -> be.Ensemble:
     network = recipe.make_network(method, numbers, [3], 2)
     held_out = recipe.hold_out(method, y, False, seed)
     inputs = (numbers, codes)
-    return train(recipe, method, network, be.HeteroscedasticGaussian(), inputs, y, held_out, seed, folder)
+    return training_on(recipe, method, network, be.HeteroscedasticGaussian(), inputs, y, held_out, seed, folder).run()
 
 
 def test_the_rate_falls_unless_networks_are_gathered_on_the_way():
@@ -88,8 +88,11 @@ def test_steps_follow_from_the_rows(num, settings, batch_size, epochs, patience,
     monkeypatch.setattr("bayesemble.estimators.recipe.fit", asked)
     recipe = Recipe(**settings)
     x, held_out = np.zeros((num + 9, 1), np.float32), np.arange(num + 9) < 9
+    training = training_on(
+        recipe, recipe.make_method(), {}, be.HeteroscedasticGaussian(), x, x[:, 0], held_out, 0, tmp_path
+    )
     with pytest.raises(AskedError) as found:
-        train(recipe, recipe.make_method(), {}, be.HeteroscedasticGaussian(), x, x[:, 0], held_out, 0, tmp_path)
+        training.run()
     options = found.value.args[0]
     assert [options[name] for name in ("batch_size", "epochs", "patience", "checkpoint_every")] == [
         batch_size,
@@ -107,8 +110,11 @@ def test_one_network_is_trained_in_the_loop(monkeypatch):
 
     monkeypatch.setattr("bayesemble.estimators.recipe.fit", asked)
     recipe, x = Recipe("map"), np.zeros((60, 1), np.float32)
+    training = training_on(
+        recipe, recipe.make_method(), {}, be.HeteroscedasticGaussian(), x, x[:, 0], np.zeros(60, bool), 0
+    )
     with pytest.raises(AskedError) as found:
-        train(recipe, recipe.make_method(), {}, be.HeteroscedasticGaussian(), x, x[:, 0], np.zeros(60, bool), 0)
+        training.run()
     assert found.value.args[0]["executor"] == be.Loop(draws_by_vmap=True)
     assert found.value.args[0].keys().isdisjoint({"validation", "patience", "checkpoint", "resume"})
 
@@ -192,7 +198,7 @@ def test_noise_that_was_learnt_too_narrow_is_widened_by_what_the_held_out_rows_a
     method = recipe.make_method()
     held_out = recipe.hold_out(method, y, False, 0)
     network = recipe.make_network(method, x, [], 2)
-    ensemble = train(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0)
+    ensemble = training_on(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0).run()
     learnt = stretched(ensemble, 1.0).predict(x[held_out])
     assert stretch_of(ensemble) == max(1.0, fit_spread(learnt, y[held_out], level=0.9).value)
     assert stretch_of(ensemble) > 1
@@ -204,7 +210,7 @@ def test_without_held_out_rows_noise_stays_as_it_was_learnt():
     x, y = np.zeros((20, 1), np.float32) + np.arange(20)[:, None] / 10, np.arange(20, dtype=np.float32)
     method, held_out = recipe.make_method(), np.zeros(20, dtype=bool)
     network = recipe.make_network(method, x, [], 2)
-    assert stretch_of(train(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0)) == 1
+    assert stretch_of(training_on(recipe, method, network, recipe.real_likelihood(), x, y, held_out, 0).run()) == 1
 
 
 # Another value of every field, and what it acts in company of only.
@@ -239,7 +245,7 @@ def test_no_part_of_a_recipe_is_ignored(name):
             y, (likelihood, outputs) = np.round(np.exp(y.clip(max=2))), recipe.count_likelihood()
         network = recipe.make_network(method, numbers, [3], outputs)
         held_out = recipe.hold_out(method, y, False, 0)
-        ensemble = train(recipe, method, network, likelihood, (numbers, codes), y, held_out, 0)
+        ensemble = training_on(recipe, method, network, likelihood, (numbers, codes), y, held_out, 0).run()
         found.append((ensemble.predict((numbers, codes)).mean, len(ensemble.history)))
     (one, epochs), (other, more) = found
     assert (one - other).abs().max() > 1e-4 or epochs != more

@@ -13,6 +13,7 @@ ALIKE = {
     "bounds": lambda x: x.clamp(-0.5, 0.7) + torch.where(x > 0.2, x, -x) + x.sign(),
     "exp": torch.exp,
     "log": lambda x: (x.abs() + 1e-3).log() + x.abs().log1p(),
+    "waves": lambda x: x.sin() + (7 * x).cos(),
     "tanh": torch.tanh,
     "relu": lambda x: F.relu(x) + F.leaky_relu(x, 0.07),
     "lgamma": lambda x: torch.lgamma(x.detach().abs() + 0.5) + x,

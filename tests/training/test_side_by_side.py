@@ -13,7 +13,7 @@ from bayesemble.training import side_by_side
 from bayesemble.training.callbacks.base import Callbacks
 from bayesemble.training.fit import complete
 from bayesemble.training.prepare import prepare
-from bayesemble.training.side_by_side import fit_side_by_side, train_side_by_side
+from bayesemble.training.side_by_side import fit_side_by_side, groups_of, train_side_by_side
 from helpers import small_mlp
 
 SEEDS = (3, 3, 8, 0)
@@ -146,8 +146,13 @@ def test_fits_with_as_many_rows_go_together_and_come_back_in_order(alone):
 
 
 def test_no_more_fits_go_together_than_vmap_may_handle_at_a_time(monkeypatch):
-    sizes, of_few = [], side_by_side._train_few
-    monkeypatch.setattr(side_by_side, "_train_few", lambda few, shown: sizes.append(len(few)) or of_few(few, shown))
+    sizes, groups_of = [], side_by_side.groups_of
+
+    def noted(ready):
+        sizes.extend(map(len, groups_of(ready)))
+        return groups_of(ready)
+
+    monkeypatch.setattr(side_by_side, "groups_of", noted)
     monkeypatch.setattr(side_by_side, "NUMBERS_TOGETHER", 4000)
     found = fit_side_by_side(TASK, METHODS["plain"], SPLITS, **SETTINGS)
     assert max(sizes) < 4
@@ -165,10 +170,10 @@ def prepared(folder, **settings):
     ]
 
 
-def test_a_fit_that_stops_early_leaves_the_others_alone(tmp_path, alone):
+@pytest.mark.parametrize("stops", [(2, 4, 1, 4), (1, 1, 3, 1)])
+def test_a_fit_that_stops_early_leaves_the_others_alone(tmp_path, alone, stops):
     settings = {name: SETTINGS[name] for name in ("batch_size", "executor")} | {"epochs": 4}
     ready = prepared(tmp_path, **settings)
-    stops = [2, 4, 1, 4]
     ready = [
         one._replace(
             plan=side_by_side.replace(
@@ -212,11 +217,47 @@ def test_an_interrupted_run_goes_on_alone_to_the_same_bits(tmp_path):
         assert same(resumed, be.fit(TASK, METHODS["plain"], data, seed=seed, progress=False, **settings))
 
 
+@pytest.mark.parametrize("step", [2, 6], ids=["in the first epoch", "in a later epoch"])
+def test_interrupted_runs_go_on_together_to_the_same_bits(tmp_path, alone, monkeypatch, step):
+    settings = {name: SETTINGS[name] for name in ("epochs", "batch_size", "executor")}
+    steps = []
+
+    def interrupt(bar, epoch) -> None:
+        steps.append(epoch)
+        if len(steps) == step:
+            signal.raise_signal(signal.SIGINT)
+
+    ready = prepared(tmp_path, **settings)
+    monkeypatch.setattr(side_by_side.Progress, "step", interrupt)
+    with pytest.raises(be.Interrupted, match="side by side"):
+        train_side_by_side(ready)
+    ready = prepared(tmp_path, resume=True, **settings)
+    assert {(one.run.standing.epoch, one.run.standing.step) for one in ready} == {(step // 4, step % 4)}
+    runs = train_side_by_side(ready)
+    assert not alone
+    for one, run, data, seed in zip(ready, runs, SPLITS, SEEDS, strict=True):
+        assert same(complete(one, run), be.fit(TASK, METHODS["plain"], data, seed=seed, progress=False, **settings))
+
+
+def test_runs_that_have_come_to_different_epochs_do_not_go_together(tmp_path, alone):
+    settings = {name: SETTINGS[name] for name in ("batch_size", "executor")}
+    be.fit(TASK, METHODS["plain"], SPLITS[0], seed=SEEDS[0], checkpoint=tmp_path / "0", epochs=1, **settings)
+    ready = prepared(tmp_path, resume=True, epochs=3, **settings)
+    assert groups_of(ready) == [[0], [1, 2, 3]]
+    for run, data, seed in zip(train_side_by_side(ready), SPLITS, SEEDS, strict=True):
+        expected = be.fit(TASK, METHODS["plain"], data, seed=seed, progress=False, epochs=3, **settings)
+        assert same(run.result(), expected)
+    assert len(alone) == 1
+
+
 @pytest.mark.filterwarnings("ignore:targets are about")
 def test_an_error_says_which_fit_it_was():
     absurd = [SPLITS[0], (SPLITS[1][0], SPLITS[1][1] * 1e30), SPLITS[2]]
     with pytest.raises(be.TrainingError, match="number 1: the loss of member 0 became"):
         fit_side_by_side(TASK, METHODS["plain"], absurd, **SETTINGS)
+    sizes = [split(0, 40), SPLITS[0], split(1, 40), absurd[1]]
+    with pytest.raises(be.TrainingError, match="number 3: the loss of member 0 became"):
+        fit_side_by_side(TASK, METHODS["plain"], sizes, **SETTINGS)
     with scoped(0):
         equal = be.Task(small_mlp(), be.Categorical(), start="given")
     splits = [(x, (y[:, 0] > 0).long()) for x, y in SPLITS]

@@ -18,7 +18,7 @@ from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.members import State
 from bayesemble.core.settings import require
 from bayesemble.data.catalogue import location_and_scale
-from bayesemble.estimators.recipe import Recipe, own_defaults, train
+from bayesemble.estimators.recipe import Recipe, Training, own_defaults, training_on
 from bayesemble.methods import METHODS, method_class
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Categorical, Likelihood
@@ -155,10 +155,10 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
             raise DataError("all sample weights are 0: there is nothing to learn from")
         return x[counting], y[counting], weights[counting]
 
-    def _fit(
+    def _training_on(
         self, x: NumpyArray, y: NumpyArray, likelihood: Likelihood, num_outputs: int, weights: NumpyArray | None
-    ) -> Self:
-        """Train on checked rows, with labels 0, 1, ... or standardised targets, and maybe weights."""
+    ) -> Training:
+        """How to train on checked rows, with labels 0, 1, ... or standardised targets, and maybe weights."""
         self._shift, self._scale = location_and_scale(x, 0, weights)
         x = ((x - self._shift) / self._scale).astype(np.float32)
         recipe = self._recipe()
@@ -166,7 +166,10 @@ class EnsembleEstimator(BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         held_out = recipe.hold_out(method, y, isinstance(likelihood, Categorical), seed)
         network = recipe.make_network(method, x, [], num_outputs)
-        ensemble = train(recipe, method, network, likelihood, x, y, held_out, seed, weights=weights)
+        return training_on(recipe, method, network, likelihood, x, y, held_out, seed, weights=weights)
+
+    def _take(self, ensemble: Ensemble) -> Self:
+        """Be fitted: the ensemble is what the training has come to that `_prepare` gave."""
         self.ensemble_ = _in_double(ensemble)
         self.n_iter_ = len(ensemble.history)
         return self

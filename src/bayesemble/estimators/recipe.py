@@ -163,7 +163,35 @@ def can_stop_early(method: Method) -> bool:
     return not method.needs_every_epoch
 
 
-def train(
+@dataclass(frozen=True)
+class Training:
+    """A table and how it is trained on."""
+
+    task: Task
+    method: Method
+    data: tuple[Any, ...]
+    settings: dict[str, Any]
+    """Those of `fit`."""
+    held_out: tuple[Any, ...] | None
+    """Rows that are held out, their targets, and their weights if they have any."""
+    network: dict[str, Any]
+    """Arguments of `table_network`."""
+
+    def run(self, progress: bool = False) -> Ensemble:
+        """Train, and complete what was trained."""
+        return self.completed(fit(self.task, self.method, self.data, progress=progress, **self.settings))
+
+    def completed(self, ensemble: Ensemble) -> Ensemble:
+        """What was trained, with noise that is wide enough for the rows that were held out."""
+        if self.held_out is None or not isinstance(self.task.likelihood, Heteroscedastic):
+            return ensemble
+        # Only wider: these rows have chosen the epoch too, so they look better than others will.
+        inputs, targets, *weights = self.held_out
+        found = fit_spread(ensemble.predict(inputs), targets, _LEVEL, *weights)
+        return stretched(ensemble, max(1.0, found.value))
+
+
+def training_on(
     recipe: Recipe,
     method: Method,
     network: dict[str, Any],
@@ -173,10 +201,9 @@ def train(
     held_out: NumpyArray,
     seed: int,
     folder: Path | None = None,
-    progress: bool = False,
     weights: NumpyArray | None = None,
-) -> Ensemble:
-    """Train on the rows of a table, with labels 0, 1, ..., counts or standardised targets.
+) -> Training:
+    """Say how to train on the rows of a table, with labels 0, 1, ..., counts or standardised targets.
 
     Args:
         method: What `recipe.make_method` gave.
@@ -208,24 +235,11 @@ def train(
     if folder is not None:
         options |= {"checkpoint": folder, "checkpoint_every": max(epochs // 20, 1)}
         options["resume"] = checkpoints.exists(folder)
-    ensemble = fit(
-        Task(partial(table_network, **network), likelihood, prior),
-        method,
-        rows_of(~held_out),
-        epochs=epochs,
-        batch_size=batch_size,
-        seed=seed,
-        device=recipe.device,
-        executor=Loop(draws_by_vmap=True) if method.num_members == 1 else "vmap",
-        progress=progress,
-        **options,
-    )
-    if held_out.any() and isinstance(likelihood, Heteroscedastic):
-        # Only wider: these rows have chosen the epoch too, so they look better than others will.
-        own = None if weights is None else weights[held_out]
-        found = fit_spread(ensemble.predict(_rows(inputs, held_out)), targets[held_out], _LEVEL, own)
-        ensemble = stretched(ensemble, max(1.0, found.value))
-    return ensemble
+    options |= {"epochs": epochs, "batch_size": batch_size, "seed": seed, "device": recipe.device}
+    options["executor"] = Loop(draws_by_vmap=True) if method.num_members == 1 else "vmap"
+    task = Task(partial(table_network, **network), likelihood, prior)
+    judged_by = rows_of(held_out) if held_out.any() else None
+    return Training(task, method, rows_of(~held_out), options, judged_by, network)
 
 
 def stretched(ensemble: Ensemble, factor: float) -> Ensemble:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import validate_data
 from bayesemble.core.arrays import NumpyArray
 from bayesemble.data.catalogue import location_and_scale
 from bayesemble.estimators.base import EnsembleEstimator, refuse_words
+from bayesemble.estimators.recipe import Training
 from bayesemble.predictive import LocationScalePredictive
 
 
@@ -24,13 +25,17 @@ class EnsembleRegressor(MultiOutputMixin, RegressorMixin, EnsembleEstimator):  #
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803
         """Train on rows `(row, column)` with targets `(row,)` or `(row, target)`, each of which may have a weight."""
+        return self._take(self._prepare(X, y, sample_weight).run())
+
+    def _prepare(self, X: Any, y: Any, sample_weight: Any = None) -> Training:  # noqa: N803
+        """What `fit` does before it trains: look at rows and targets, and say how they are trained on."""
         refuse_words(X)
         x, targets = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         x, targets, weights = self._rows_that_count(x, targets.astype(np.float64), sample_weight)
         self._target_shift, self._target_scale = location_and_scale(targets, 0, weights)
         self._target_axes = targets.shape[1:]
         scaled = ((targets - self._target_shift) / self._target_scale).astype(np.float32)
-        return self._fit(x, scaled, self._recipe().real_likelihood(), 2 * math.prod(self._target_axes), weights)
+        return self._training_on(x, scaled, self._recipe().real_likelihood(), 2 * math.prod(self._target_axes), weights)
 
     def predict(self, X: Any, return_std: bool = False) -> Any:  # noqa: N803
         """Means of the targets; with `return_std` also their standard deviations, noise included."""

@@ -15,7 +15,7 @@ from bayesemble.core.seeds import EagerMode
 _ARITHMETIC = "add sub rsub mul div neg abs sign sgn sqrt reciprocal clamp clamp_min clamp_max maximum minimum where"
 _COMPARISON = "eq ne ge gt le lt logical_and logical_or logical_not isfinite"
 _FUNCTIONS = (  # seen to be the same at all places
-    "exp log log1p tanh tanh_backward relu threshold_backward leaky_relu leaky_relu_backward lgamma "
+    "exp log log1p sin cos tanh tanh_backward relu threshold_backward leaky_relu leaky_relu_backward lgamma "
     "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data native_layer_norm "
     "native_layer_norm_backward"
 )

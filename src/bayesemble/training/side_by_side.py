@@ -11,6 +11,7 @@ import time
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -111,37 +112,60 @@ def prepare_like(
 
 
 def train_side_by_side(ready: Sequence[Ready], progress: bool = False) -> list[Run]:
-    """Train runs that may begin: together where that gives the same bits, else one by one."""
+    """Train runs that may begin or go on: together where that gives the same bits, else one by one."""
+    trained: dict[int, Run] = {}
+    for numbers in groups_of(ready):
+        few = [ready[number] for number in numbers]
+        runs = train_together(few, progress, numbers) or [train(*one, progress) for one in few]
+        trained |= zip(numbers, runs, strict=True)
+    return [trained[number] for number in range(len(ready))]
+
+
+def groups_of(ready: Sequence[Ready]) -> list[list[int]]:
+    """The numbers of runs that may be trained together; a run that has to be alone is a group of its own."""
     kinds: dict[Hashable, list[int]] = {}
     for number, one in enumerate(ready):
         kinds.setdefault(_kind(one) or number, []).append(number)
-    trained: dict[int, Run] = {}
+    groups: list[list[int]] = []
     for numbers in kinds.values():
         most = _most_together(ready[numbers[0]]) if len(numbers) > 1 else 1
-        for start in range(0, len(numbers), most):
-            few = numbers[start : start + most]
-            trained |= zip(few, _train_few([ready[number] for number in few], progress), strict=True)
-    return [trained[number] for number in range(len(ready))]
+        groups += [numbers[start : start + most] for start in range(0, len(numbers), most)]
+    return groups
+
+
+def can_go_together(method: Method, executor: Executor) -> bool:
+    """Whether fits of a method by an executor may be trained together, as far as these two say."""
+    if not (isinstance(executor, Vmap) and executor.chunk is None and method.independent and method.steps_alike):
+        return False
+    if executor.steps == "compiled":  # which rounds in a way of its own
+        return False
+    return method.num_members > 1  # the matrices of one torch multiplies by another routine than a stack of several
+
+
+def train_together(
+    ready: Sequence[Ready], progress: bool = False, numbers: Sequence[int] | None = None
+) -> list[Run] | None:
+    """Train the runs of a group as one; None, and nothing is trained, if there is one only or bits would be others.
+
+    `numbers` are what an error calls the runs by.
+    """
+    together = _Together(ready, numbers or range(len(ready))) if len(ready) > 1 else None
+    return together.train(progress) if together is not None and together.same_bits() else None
 
 
 def _kind(one: Ready) -> Hashable | None:
     """What runs have in common that may be trained together; None for a run that has to be alone."""
     ensemble, source, plan = one.run.ensemble, one.source, one.plan
     method, task, executor, standing = ensemble.method, ensemble.task, ensemble.executor, one.run.standing
-    if not (isinstance(executor, Vmap) and executor.chunk is None and method.independent and method.steps_alike):
+    if not can_go_together(method, executor) or standing.trained:
         return None
-    if executor.steps == "compiled":  # which rounds in a way of its own
-        return None
-    if ensemble.num_members == 1:  # whose matrices torch multiplies by another routine than a stack of several
-        return None
-    if not plan.epochs:
-        return None
-    if not isinstance(source, ArraySource) or source.per_member or plan.drop or standing.epoch or standing.step:
+    if not isinstance(source, ArraySource) or source.per_member or plan.drop:
         return None
     if task.stochastic or task.allocator.on_disk or ensemble.state.members.shared:
         return None
     shapes = tuple((leaf.shape, leaf.dtype) for leaf in tensors_of((source.inputs, source.targets, source.weights)))
-    return id(task.network), task.num_data, repr(method), executor, shapes, plan.epochs, plan.batch_size, plan.device
+    asked = plan.epochs, plan.batch_size, plan.device, standing.epoch, standing.step
+    return id(task.network), task.num_data, repr(method), executor, shapes, asked
 
 
 def _most_together(one: Ready) -> int:
@@ -152,24 +176,18 @@ def _most_together(one: Ready) -> int:
     return how_many_fit(NUMBERS_TOGETHER, load.members * load.numbers)
 
 
-def _train_few(ready: list[Ready], progress: bool) -> list[Run]:
-    together = _Together(ready) if len(ready) > 1 else None
-    if together is None or not together.same_bits():
-        return [train(*one, progress) for one in ready]
-    return together.train(progress)
-
-
 class _Together:
     """Runs of one kind, whose members lie one behind the other."""
 
-    def __init__(self, ready: list[Ready]) -> None:
-        self.ready, first = ready, ready[0]
+    def __init__(self, ready: Sequence[Ready], numbers: Sequence[int]) -> None:
+        self.ready, self.numbers, first = ready, numbers, ready[0]
+        self.begun = first.run.standing
         self.plan, self.task = first.plan, first.run.ensemble.task
         self.num_members = first.run.ensemble.num_members
         self.method = replace(first.run.ensemble.method, num_members=len(ready) * self.num_members)
         self.executor = SideBySide(threads=first.run.ensemble.executor.threads, num_fits=len(ready))
         self.state = self.executor.arrange(_joined([one.run.ensemble.state for one in ready]))
-        self._take_step = Steps(self.method, self.task, self.executor, fresh=True)
+        self._take_step = Steps(self.method, self.task, self.executor, fresh=not (self.begun.epoch or self.begun.step))
         self._seen: State | None = None
         self._states: list[State] = []
         self.sizes = [batch.num_rows for batch in first.source.in_order(self.plan.batch_size)]
@@ -220,35 +238,44 @@ class _Together:
         return True
 
     def train(self, progress: bool) -> list[Run]:
-        """Go through the epochs of all runs; whoever asks for an end gets it after a whole step."""
-        plan, runs = self.plan, [one.run for one in self.ready]
+        """Go through the epochs of all runs; whoever asks for an end gets it after a whole step.
+
+        Once half of the runs have stopped early, the others go on without them.
+        """
+        plan, runs, left = self.plan, [one.run for one in self.ready], list[int]()
         with (
             stop_requests(by_sigterm=any(one.plan.folder is not None for one in self.ready)) as request,
             thread_count(self.executor),
-            Progress(plan.epochs, plan.total_steps, 0, progress) as bar,
+            Progress(plan.epochs, plan.total_steps, self.begun.epoch * plan.steps + self.begun.step, progress) as bar,
         ):
             bar.say(f"executor: {self.executor}, {len(runs)} fits side by side")
-            for epoch in range(plan.epochs):
+            for epoch in range(self.begun.epoch, plan.epochs):
                 runs = self._train_epoch(epoch, runs, bar, request)
-                if request.signal is not None or all(run.standing.trained for run in runs):
+                left = [number for number, run in enumerate(runs) if not run.standing.trained]
+                if request.signal is not None or 2 * len(left) <= len(runs):
                     break
         if request.signal is not None:
-            raise Interrupted(f"stopped {runs[0].standing}, with {len(runs)} fits side by side", None)
+            raise Interrupted(f"stopped {runs[left[0]].standing}, with {len(runs)} fits side by side", None)
+        if left:
+            others = [self.ready[number]._replace(run=runs[number]) for number in left]
+            rest = _Together(others, [self.numbers[number] for number in left])
+            for number, run in zip(left, rest.train(progress), strict=True):
+                runs[number] = run
         return runs
 
     def _train_epoch(self, epoch: int, runs: list[Run], bar: Progress, request: StopRequest) -> list[Run]:
-        told, start = list[Info](), time.perf_counter()
-        clones = [] if epoch else [Clones(run.ensemble.state.members) for run in runs]
-        for step, batch in enumerate(self.batches(epoch)):
+        told, start = self._told_before(runs), time.perf_counter()
+        clones = [] if epoch or told else [Clones(run.ensemble.state.members) for run in runs]
+        for step, batch in enumerate(islice(self.batches(epoch), len(told), None), len(told)):
             self.state, info = self.step(self.state, batch, epoch, step)
             for number, own in enumerate(clones if not step else ()):
-                with _named(number):
+                with _named(self.numbers[number]):
                     own.refuse(self.states[number].members)
             told.append(info)
             bar.step(epoch + 1)
             if request.signal is not None:
                 break
-        share = (time.perf_counter() - start) / len(runs)
+        share = (time.perf_counter() - start) / sum(not run.standing.trained for run in runs)
         self._check_finite(told, epoch + 1)
         before, runs = runs, list(runs)
         for number, infos in enumerate(self.told_to(told)):
@@ -257,13 +284,18 @@ class _Together:
                 self._save(number, runs[number], at_once=request.signal is not None)
         return runs
 
+    def _told_before(self, runs: list[Run]) -> list[Info]:
+        """What the steps told that an epoch had taken before the runs were interrupted."""
+        steps = zip(*(run.gathered for run in runs), strict=True)
+        return [{name: torch.cat([info[name] for info in infos]) for name in infos[0]} for infos in steps]
+
     def _check_finite(self, told: list[Info], epoch: int) -> None:
         """One look at all runs, and only if that is bad one at each."""
         try:
             check_finite(self.state, told, epoch)
         except TrainingError:
             for number, infos in enumerate(self.told_to(told)):
-                with _named(number):
+                with _named(self.numbers[number]):
                     check_finite(self.states[number], infos, epoch)
 
     def _after_steps(
@@ -272,7 +304,7 @@ class _Together:
         """One of the runs after these steps of its epoch."""
         plan, held_out, standing = self.ready[number].plan, self.ready[number].held_out, run.standing
         first = standing.first_losses if standing.epoch else first_losses(told[0])
-        standing = replace(standing, step=len(told), seconds=seconds, first_losses=first)
+        standing = replace(standing, step=len(told), seconds=standing.seconds + seconds, first_losses=first)
         run = Run(replace(run.ensemble, state=self.states[number]), standing, run.best, told)
         if len(told) == plan.steps:
             run = after_epoch(with_row(run), held_out, plan, bar, request)

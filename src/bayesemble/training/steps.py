@@ -34,7 +34,8 @@ from bayesemble.task.task import BoundTask
 
 logger = logging.getLogger("bayesemble")
 
-# Bytes of a state of which steps are recorded: one of a larger is mostly arithmetic, and to check it takes a copy.
+# Bytes of a state, for each fit in it, of which steps are recorded: one of a larger is mostly arithmetic, and to check
+# it takes a copy.
 _MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 27}
 _FEWEST_STEPS = 50  # of a run: to record a step takes as long as some dozens of them
 _TIMES_HELD = 8  # how many times as much may be held while a step is recorded
@@ -142,7 +143,7 @@ class Steps:
         """Record a step that a copy of the state takes; None if this cannot be done."""
         trial, tensors, numbers = state.clone(), _tensors_of(batch), self._numbers(clock, state)
         leaves = _leaves_of(trial)
-        most = _MOST_BYTES[self.executor.steps]
+        most = _MOST_BYTES[self.executor.steps] * self.executor.fits
         recorder = Recorder([*leaves, *tensors, *numbers.values()], _TIMES_HELD * most)
         if sum(leaf.nbytes for leaf in leaves) > most:
             recorder.give_up("the members are too large to gain from it")

@@ -45,6 +45,18 @@ def test_compare_prints_a_table_and_where_the_results_are(call, tmp_path):
     assert [row["method"] for row in json.loads(again)] == methods.split(",")
 
 
+def test_seeds_that_were_trained_together_are_called_so(call, tmp_path):
+    options = ["--data", "wine", "--methods", "deep_ensemble", "--epochs", "1", "--seeds", "2", "--members", "2"]
+    options += ["--out", tmp_path / "results", "--together"]
+    code, out, err = call("compare", *options)
+    assert code == 0, err
+    assert "deep_ensemble: seconds are shares of 2 runs trained together" in out
+    assert json.loads(call("compare", *options, "--json")[1])[0]["together"] == 2
+    code, _, err = call("compare", *options, "--jobs", "2")
+    assert code == 1
+    assert "trained in one process, got jobs=2" in err
+
+
 def test_an_earlier_comparison_is_repeated_from_its_results(call, tmp_path):
     options = ["--data", "wine", "--methods", "map,deep_ensemble:weight_decay=0.1", "--epochs", "3", "--rows", "60"]
     options += ["--seeds", "1", "--batch-size", "32", "--jobs", "1"]

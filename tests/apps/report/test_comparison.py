@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -149,3 +150,14 @@ def test_the_command_writes_the_page(compared, tmp_path):
     assert (tmp_path / "page.html").read_text() == text  # the same folder gives the same page
     assert "page.html" in result.stdout
     assert CliRunner().invoke(app, ["report", str(tmp_path)]).exit_code != 0
+
+
+def test_seconds_that_are_shares_are_called_so(tmp_path):
+    scores = {label: {"nll": [0.1, 0.2], "train_seconds": [1.0, 1.0]} for label in ("map", "many")}
+    data = {"contents": {}, "num_features": 2, "image_shape": None}
+    for together, said in (({"many": 2}, True), ({}, False)):
+        comparison = made(scores, together=together)
+        replace(comparison, data=comparison.data | data).write(tmp_path)
+        text = comparison_page(tmp_path)
+        assert ("Seeds of many were trained together: their seconds of training are shares" in text) == said
+        assert ("up to 2 seeds: the seconds are shares, the memory is that of all" in text) == said

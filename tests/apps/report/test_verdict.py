@@ -110,6 +110,15 @@ def test_a_hundredth_of_a_nat_is_too_far_behind_to_be_used_for_its_price(behind,
     assert verdict(made({"cheap": cheap, "dear": dear})).use == use
 
 
+def test_shares_of_a_joint_run_do_not_tell_which_method_is_cheap():
+    many = {"nll": [0.0, 0.0], "train_seconds": [1.0] * 2, "gradient_evaluations": [5000.0] * 2}
+    single = {"nll": [0.0, 0.01], "train_seconds": [9.0] * 2, "gradient_evaluations": [1000.0] * 2}
+    assert verdict(made({"single": single, "many": many})).use == "many"
+    found = verdict(made({"single": single, "many": many}, together={"many": 2}))
+    assert found.use == "single"
+    assert "the cheapest such method to train (1,000 gradients per run)" in words_of(found)
+
+
 def test_failed_methods_are_named_with_their_reason():
     found = verdict(made({"one": {"nll": GOOD}, "two": {"nll": BAD}}, failed={"three": "out of memory."}))
     assert found.use == "one"

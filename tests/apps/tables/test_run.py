@@ -101,7 +101,7 @@ def test_training_stops_by_rows_of_its_own_which_are_each_class_by_its_share(tar
         assert 10 <= held_out.sum() < len(targets)
         raise DataError("training begins")
 
-    monkeypatch.setattr("bayesemble.apps.tables.run.train", stand_in)
+    monkeypatch.setattr("bayesemble.apps.tables.run.training_on", stand_in)
     table = write_table(tmp_path / "houses.csv", target)
     with pytest.raises(DataError, match="training begins"):
         fit_table(job(table, target, task=TASKS[target], seed=3), tmp_path / "run")

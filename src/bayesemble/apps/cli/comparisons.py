@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -45,6 +45,12 @@ def compare(
         str | None, typer.Option(help="A running cluster of that backend; for submitit slurm or local.")
     ] = None,
     retries: Annotated[int, typer.Option(help="How often a run whose worker was lost is tried again.")] = 1,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together", help="Train the seeds of a method as one run where it can be; seconds are then shares."
+        ),
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(help="Repeat the comparison of this results.json; other options given win.")
     ] = None,
@@ -65,13 +71,16 @@ def compare(
     request = dataclasses.replace(Request() if config is None else read_request(config), **asked)
     tell = (lambda words: None) if err.is_terminal else note  # in a terminal a progress bar says more
     with resumable(), engine(backend, address, folder) as where:
-        comparison = run(request, folder, jobs=jobs, plugins=context.obj, retries=retries, engine=where, say=tell)
+        how: dict[str, Any] = {"jobs": jobs, "plugins": context.obj, "retries": retries, "engine": where}
+        comparison = run(request, folder, together=together, say=tell, **how)
     if as_json:
         say_json(comparison.summary())
     else:
         out.print(comparison_table(comparison))
         said = [f"{one.label}: failed: {one.failure}" for one in comparison.results if one.failure]
         said += [f"{one.label}: {words}" for one in comparison.results for words in one.notes]
+        shared = [(label, comparison.together(label)) for label in comparison.labels]
+        said += [f"{label}: seconds are shares of {runs} runs trained together" for label, runs in shared if runs > 1]
         for line in dict.fromkeys(said):  # the same for several seeds is said once
             say(line)
         say(f"Results: {folder / 'results.json'}   Runs: {folder / 'runs'}")

@@ -21,6 +21,7 @@ from bayesemble.apps.compare.pool import Board, perform_all
 from bayesemble.apps.compare.request import Request, parse_methods
 from bayesemble.apps.compare.results import FILE, Comparison, Result
 from bayesemble.apps.compare.source import contents_of
+from bayesemble.apps.compare.together import check_in_one_process, perform_together
 from bayesemble.core.files import write_json
 from bayesemble.core.settings import require
 from bayesemble.data import Split
@@ -42,6 +43,7 @@ def compare(
     plugins: Sequence[str] = (),
     retries: int = 1,
     engine: Engine | None = None,
+    together: bool = False,
     progress: bool = True,
     say: Callable[[str], None] = lambda words: None,
 ) -> Comparison:
@@ -60,11 +62,17 @@ def compare(
         plugins: Python files or modules that register methods; each process loads them.
         engine: Where runs go, of `bayesemble.apps.compare.engines.engine`; None is what joblib says, as above.
         retries: How often a run whose worker was lost is tried again; it goes on from its last checkpoint.
+        together: Train the seeds of a method as one vectorised run where that gives the same bits, as with
+            `be.fit_side_by_side`: scores and folders are those of runs one by one, but seconds are shares of the joint
+            run and memory is that of all, as `Result.together` says. All is done in this process, so jobs is 1 or None.
+            With budget="seconds", the epochs are those that a method has time for alone.
         progress: Show progress bars, if there is a terminal.
         say: Called with a line after each run.
     """
     require(jobs is None or jobs >= 1, f"at least one run at a time is needed, got jobs={jobs}")
     require(retries >= 0, f"retries is a number from 0, got {retries}")
+    if together:
+        check_in_one_process(jobs, engine)
     load_plugins(plugins)
     methods, root = parse_methods(request.methods, request.members), Path(out)
     request = replace(
@@ -95,7 +103,10 @@ def compare(
             outcome = f"failed: {result.failure}" if result.failure else f"{result.cost['train_seconds']:.1f} s"
             say(f"{job.label}, seed {job.source.seed + 1} of {request.seeds}: {outcome}")
 
-        results = perform_all(planned, jobs, tell, plugins, retries, engine)
+        if together:
+            results = perform_together(planned, tell)
+        else:
+            results = perform_all(planned, jobs, tell, plugins, retries, engine)
     return replace(comparison, results=results)
 
 

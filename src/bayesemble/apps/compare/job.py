@@ -2,6 +2,7 @@
 
     RUN/source.json    settings          RUN/checkpoint-NNNNNN/    members
     RUN/result.json    what came of it, once it is finished          RUN/progress    the epoch that it is at
+    RUN/together.json  what it shared with runs that it was trained together with, if there were any
 
 A run that was interrupted goes on from its last checkpoint; one that is finished is not repeated. Everything runs on
 one thread, and the executor depends on the method alone, not on a clock: so the numbers are the same bits however many
@@ -15,7 +16,7 @@ import re
 import time
 import warnings
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from bayesemble.training.fit import fit
 from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.run_lock import locked
 
-RESULT, PROGRESS = "result.json", "progress"
+RESULT, PROGRESS, TOGETHER = "result.json", "progress", "together.json"
 ONE_THREAD = Loop(draws_by_vmap=True, threads=1)
 _CHECKPOINTS_PER_RUN = 10
 _COSTS = ("train_seconds", "predict_seconds", "gradient_evaluations", "parameters", "peak_memory_mb")
@@ -86,7 +87,8 @@ class Job:
                     return None
                 scores, cost, notes = (content[name] for name in ("scores", "cost", "notes"))
                 require(cost.keys() == set(_COSTS), "it does not say what the run cost")
-                return Result(self.label, self.source.seed, self.run, scores, cost, notes=notes)
+                together = content.get("together", 1)
+                return Result(self.label, self.source.seed, self.run, scores, cost, notes=notes, together=together)
         except CheckpointError as error:
             warnings.warn(f"{error}. The run is scored again", stacklevel=2)
             return None
@@ -97,6 +99,35 @@ class Job:
             return int((self.folder / PROGRESS).read_text())
         except (OSError, ValueError):
             return None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a run has in common with runs that it was trained together with."""
+
+    runs: int = 1
+    """How many they were with it: its seconds of training are a share of theirs."""
+    peak_memory_mb: float = 0.0
+    """That of all of them."""
+    notes: list[str] = field(default_factory=list)
+    """Warnings that came meanwhile."""
+
+    @staticmethod
+    def read(folder: Path) -> Share:
+        """That of the run in a folder; a run that has no checkpoint begins alone."""
+        path = folder / TOGETHER
+        if not (path.is_file() and checkpoints.exists(folder)):
+            return Share()
+        content = read_json(path)
+        with understood(path, "does not say what the run shared with others"):
+            return Share(content["runs"], content["peak_memory_mb"], content["notes"])
+
+    def write(self, folder: Path) -> None:
+        """Put it into the run folder; a run that shares nothing has no such file."""
+        if self == Share():
+            (folder / TOGETHER).unlink(missing_ok=True)
+        else:
+            write_json(folder / TOGETHER, asdict(self))
 
 
 def perform(job: Job) -> Result:
@@ -127,6 +158,7 @@ def _train_and_score(job: Job, heard: list[warnings.WarningMessage]) -> Result:
     split = source.split()
     warm_up(method)
     heard.clear()
+    share = Share.read(job.folder)
     before = restart_peak()
     ensemble = _train(job, method, split)
     scores = score_run(ensemble, split)
@@ -137,14 +169,16 @@ def _train_and_score(job: Job, heard: list[warnings.WarningMessage]) -> Result:
         time.perf_counter() - start,
         gradient_evaluations(ensemble.history),
         count_parameters(ensemble.task, method).total,
-        max(peak_memory() - before, 0.0) / MEGABYTE,  # without libraries and data, which all hold
+        max((peak_memory() - before) / MEGABYTE, share.peak_memory_mb),  # without libraries and data, which all hold
     )
     cost = dict(zip(_COSTS, costs, strict=True))
     if bad := [name for name, value in scores.items() if not math.isfinite(value)]:
         raise TrainingError(f"{', '.join(bad)} came out infinite or undefined; lower the learning rate or set clip=1.0")
-    notes = list(dict.fromkeys(str(warning.message) for warning in heard))
-    write_json(job.folder / RESULT, {"settings": asdict(source), "scores": scores, "cost": cost, "notes": notes})
-    return Result(job.label, source.seed, job.run, scores, cost, notes=notes)
+    notes = list(dict.fromkeys([*share.notes, *(str(warning.message) for warning in heard)]))
+    result = Result(job.label, source.seed, job.run, scores, cost, notes=notes, together=share.runs)
+    kept = {name: getattr(result, name) for name in ("scores", "cost", "notes", "together")}
+    write_json(job.folder / RESULT, {"settings": asdict(source)} | kept)
+    return result
 
 
 @cache
@@ -157,29 +191,33 @@ def warm_up(method: Method) -> None:
 
 
 def _train(job: Job, method: Method, split: Split) -> Ensemble:
+    data = split.x_train, split.y_train
+    return fit(job.source.task(split), method, data, progress=False, **settings_of(job, method))
+
+
+def settings_of(job: Job, method: Method) -> dict[str, Any]:
+    """How a run is trained, in words of `fit`: anew, or on from what is in its folder, which says now what it is of."""
     source = job.source
     source.write(job.folder)
     resumed = checkpoints.exists(job.folder)
+    if not resumed:
+        Share().write(job.folder)
 
     def show(_: Any, row: dict[str, Any]) -> None:
         (job.folder / PROGRESS).write_text(str(row["epoch"]))
 
     (job.folder / PROGRESS).write_text("0")
-    return fit(
-        source.task(split),
-        method,
-        (split.x_train, split.y_train),
-        epochs=source.epochs,
-        batch_size=source.batch_size,
-        seed=source.seed,
-        executor="auto" if resumed else executor_for(method, source.dropout),  # resuming takes that of the checkpoint
-        checkpoint=job.folder,
-        checkpoint_every=max(1, source.epochs // _CHECKPOINTS_PER_RUN),
-        resume=resumed,
-        record="epoch" if source.record else None,
-        progress=False,
-        on_epoch=show,
-    )
+    return {
+        "epochs": source.epochs,
+        "batch_size": source.batch_size,
+        "seed": source.seed,
+        "executor": "auto" if resumed else executor_for(method, source.dropout),  # resuming takes that of before
+        "checkpoint": job.folder,
+        "checkpoint_every": max(1, source.epochs // _CHECKPOINTS_PER_RUN),
+        "resume": resumed,
+        "record": "epoch" if source.record else None,
+        "on_epoch": show,
+    }
 
 
 def executor_for(method: Method, dropout: float) -> Executor:

@@ -11,7 +11,7 @@ from typing import Any
 
 from bayesemble.core.errors import CheckpointError
 from bayesemble.core.files import read_json, understood, write_json
-from bayesemble.core.settings import validate
+from bayesemble.core.settings import setting, validate
 
 FILE = "results.json"
 
@@ -33,6 +33,8 @@ class Result:
     """Why there are no scores, in a sentence."""
     notes: list[str] = field(default_factory=list)
     """What a person should know about the run: warnings of the method."""
+    together: int = setting(1, "runs trained as one, this among them", least=1)
+    """If there are several, its seconds of training are a share of theirs, and its memory is that of all."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -68,6 +70,10 @@ class Comparison:
         """The results of one method that did not fail, in order of seeds."""
         return [result for result in self.results if result.label == label and result.failure is None]
 
+    def together(self, label: str) -> int:
+        """How many runs of a method were trained as one, at most; 1 if each was trained alone."""
+        return max((result.together for result in self.of(label)), default=1)
+
     def values(self, label: str, name: str) -> dict[int, float]:
         """A score or cost of one method by seed, for those that did not fail; empty if it has none."""
         known = {result.seed: result.scores | result.cost for result in self.of(label)}
@@ -76,7 +82,8 @@ class Comparison:
     def summary(self) -> list[dict[str, Any]]:
         """Mean and standard error over seeds: one row per method. One seed has no standard error.
 
-        A method that failed with every seed has its reason under "failure" instead.
+        A method that failed with every seed has its reason under "failure" instead. Under "together" is the number of
+        runs that were trained as one, if there were any.
         """
         rows: list[dict[str, Any]] = []
         for label in self.labels:
@@ -87,7 +94,8 @@ class Comparison:
                 continue
             columns = {name: list(self.values(label, name).values()) for name in finished[0].scores | finished[0].cost}
             means = {name: {"mean": fmean(v), "error": standard_error(v)} for name, v in columns.items()}
-            rows.append({"method": label, **means})
+            shared = {"together": self.together(label)} if self.together(label) > 1 else {}
+            rows.append({"method": label, **means, **shared})
         return rows
 
     def write(self, folder: Path) -> None:

@@ -15,7 +15,7 @@ from bayesemble.apps.report.figures import DRAWN_SCORES, draw_figures, history_d
 from bayesemble.apps.report.opened_runs import Example, Shown, examples, open_methods
 from bayesemble.apps.report.page import render
 from bayesemble.apps.report.score_table import COSTS, Row, columns_of, rows_of
-from bayesemble.apps.report.verdict import duration, mean_of, standing, verdict
+from bayesemble.apps.report.verdict import duration, listed, mean_of, standing, verdict
 from bayesemble.core import settings
 from bayesemble.core.errors import BayesembleError
 from bayesemble.diagnostics.plots.gallery import data_uris
@@ -70,6 +70,7 @@ def comparison_page(*folders: str | Path) -> str:
         rows=rows,
         switches=sorted(rows, key=lambda row: row.number),
         several_seeds=_num_seeds(comparison) > 1,
+        shared=_shared(comparison),
         titles=drawn.titles,
         weighed=drawn.weighed,
         scores={name: SCORES[name] for name in DRAWN_SCORES},
@@ -106,6 +107,17 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in facts if value is not None]
 
 
+def _shared(comparison: Comparison) -> str:
+    """What to know of the costs of methods whose seeds were trained together."""
+    labels = [label for label in comparison.labels if comparison.together(label) > 1]
+    if not labels:
+        return ""
+    return (
+        f"Seeds of {listed(labels)} were trained together: their seconds of training are shares of a joint run, not "
+        "what the method takes alone, and memory is that of the joint run."
+    )
+
+
 def _gallery(comparison: Comparison, shown: list[Shown]) -> Gallery | None:
     """Test rows of the method that has the best NLL of those with several members."""
     order = standing(comparison, "nll")
@@ -127,6 +139,9 @@ def _details(comparison: Comparison, row: Row, shown: list[Shown]) -> Details:
         for heading, value, unit in costs
         if value == value
     ]
+    runs = comparison.together(row.label)
+    if runs > 1:
+        facts.append(("Trained together", f"up to {runs} seeds: the seconds are shares, the memory is that of all"))
     notes = list(dict.fromkeys(note for result in comparison.of(row.label) for note in result.notes))
     one = next((one for one in shown if one.label == row.label), None)
     if one is None:

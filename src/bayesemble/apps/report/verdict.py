@@ -7,7 +7,8 @@ two methods with seed s, and t the 97.5 % quantile of Student's distribution wit
     mean d +- t std(d) / sqrt(S)
 
 is the 95 % interval of the difference. Where it does not hold 0 one method is clearly better, else both are tied. Of
-the tied methods that are also close, the cheapest is recommended: a tie alone may only mean that seeds are few.
+the tied methods that are also close, the cheapest is recommended: a tie alone may only mean that seeds are few. What
+is cheap goes by the seconds of training; by gradients, where seeds of one of them were trained together.
 
 Reference: Gneiting & Raftery (2007), "Strictly proper scoring rules, prediction, and estimation".
 """
@@ -76,8 +77,9 @@ def verdict(comparison: Comparison) -> Verdict:
         return Verdict(best, best, (), (*_one_seed(comparison, ranked), *failures))
     tied = tied_with_best(comparison, "nll")
     close = [label for label in tied if difference(comparison, best, label, "nll").mean < HARMLESS_NATS]
-    use = _cheapest(comparison, [best, *close])
-    words = _tie(comparison, use, best, tied) if tied else _winner(comparison, ranked)
+    price = _price(comparison, [best, *close])
+    use = _cheapest(comparison, [best, *close], price)
+    words = _tie(comparison, use, best, tied, price) if tied else _winner(comparison, ranked)
     return Verdict(use, best, tied, (*words, *_warnings(comparison, use, ranked), *failures))
 
 
@@ -133,6 +135,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def listed(labels: list[str]) -> str:
+    """Names in a sentence."""
+    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
+
+
 def _student(freedom: int) -> float:
     from scipy.stats import t
 
@@ -152,22 +159,23 @@ def _winner(comparison: Comparison, ranked: list[str]) -> list[str]:
     ]
 
 
-def _tie(comparison: Comparison, use: str, best: str, tied: tuple[str, ...]) -> list[str]:
+def _tie(comparison: Comparison, use: str, best: str, tied: tuple[str, ...], price: str) -> list[str]:
     lowest = f"{number(mean_of(comparison, best, 'nll'))} nats per row"
     runner = tied[0] if use == best else use
     gap = difference(comparison, best, runner, "nll")
     margin = f"{number(gap.mean)} below that of {runner}, with a 95 % interval of {gap.interval}"
     if use == best:
         words = [
-            f"Use {best}: it has the lowest NLL, {lowest}, though {_listed(list(tied))} cannot be told from it with "
+            f"Use {best}: it has the lowest NLL, {lowest}, though {listed(list(tied))} cannot be told from it with "
             f"{gap.num_seeds} seeds.",
             f"Its NLL is {margin}.",
         ]
     else:
-        seconds = duration(mean_of(comparison, use, "train_seconds"))
+        paid = mean_of(comparison, use, price)
+        cost = duration(paid) if price == "train_seconds" else f"{paid:,.0f} gradients"
         words = [
             f"Use {use}: it is as good as {best}, within {HARMLESS_NATS} nats per row, and the cheapest such method to "
-            f"train ({seconds} per run).",
+            f"train ({cost} per run).",
             f"The lowest NLL, {lowest}, is that of {best}, {margin} over {gap.num_seeds} seeds.",
         ]
     if gap.num_seeds < FEW_SEEDS:
@@ -186,10 +194,16 @@ def _one_seed(comparison: Comparison, ranked: list[str]) -> list[str]:
     ]
 
 
-def _cheapest(comparison: Comparison, labels: list[str]) -> str:
-    """The method that trains fastest; the first where nothing is known of it."""
-    seconds = {label: mean_of(comparison, label, "train_seconds") for label in labels}
-    return min(labels, key=lambda label: math.inf if math.isnan(seconds[label]) else seconds[label])
+def _price(comparison: Comparison, labels: list[str]) -> str:
+    """The cost that tells what is cheap: seconds, or gradients where some seconds are shares of a joint run."""
+    shared = any(comparison.together(label) > 1 for label in labels)
+    return "gradient_evaluations" if shared else "train_seconds"
+
+
+def _cheapest(comparison: Comparison, labels: list[str], price: str) -> str:
+    """The method of which that cost is lowest; the first where nothing is known of it."""
+    costs = {label: mean_of(comparison, label, price) for label in labels}
+    return min(labels, key=lambda label: math.inf if math.isnan(costs[label]) else costs[label])
 
 
 def _warnings(comparison: Comparison, use: str, ranked: list[str]) -> list[str]:
@@ -230,7 +244,3 @@ def _failures(comparison: Comparison) -> list[str]:
             share = "" if len(failed) == len(mine) else f" with {len(failed)} of {len(mine)} seeds"
             words.append(f"{label} failed{share}: {str(failed[0].failure).rstrip('.')}.")
     return words
-
-
-def _listed(labels: list[str]) -> str:
-    return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"

@@ -32,7 +32,7 @@ from bayesemble.data.schema import Encoded, Schema, as_labels
 from bayesemble.data.table_files import Chunk, has_table_name, listed, read_rows, shown
 from bayesemble.data.table_writing import write_rows
 from bayesemble.diagnostics.diagnose import Diagnosis, diagnose
-from bayesemble.estimators.recipe import stretch_of, stretched, table_network, train
+from bayesemble.estimators.recipe import stretch_of, stretched, table_network, training_on
 from bayesemble.predictive import Predictive
 from bayesemble.task.likelihoods import Heteroscedastic
 from bayesemble.training.ensemble import Ensemble
@@ -116,7 +116,7 @@ def fit_table(
     known.write(folder)
     for line in (*schema.notes, *left_out, _overview(schema, sum(len(part.rows) for part in tests), recipe.method)):
         say(line)
-    ensemble = train(
+    training = training_on(
         recipe,
         method,
         network,
@@ -126,9 +126,9 @@ def fit_table(
         held_out,
         request.seed,
         folder,
-        progress,
         rows.weights,
     )
+    ensemble = training.run(progress)
     description = replace(description, stretch=stretch_of(ensemble))
     run = TableRun(folder, description, ensemble, (*schema.notes, *left_out))
     run = replace(run, description=replace(description, evaluation=run.evaluate(tests, "held-out ")))
