@@ -34,7 +34,7 @@ from bayesemble.execute.ranks import group as messaging
 from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import METHODS, make_method
 from bayesemble.methods.repulsion import interacting
-from bayesemble.methods.repulsion.weight_space import combine, put_push
+from bayesemble.methods.repulsion.weight_space import combine, put_push, share
 from leftovers import Held
 
 PROCESSES, SECONDS = 2, 240
@@ -500,6 +500,18 @@ def blocks(_: Path) -> dict[str, list[Any]]:
         found[str(most)] = [len(messages), max(messages), max(apart)]
         messages.clear()
     return found
+
+
+@case
+def evenly(_: Path) -> float:
+    """How far gradients of five members that count alike for one another are from those of one process."""
+    team, draw = be.Ranks().team(5), torch.Generator().manual_seed(0)
+    matrix = 0.1 + 0.7 * torch.eye(5, dtype=torch.float64)
+    whole = [torch.randn(5, *shape, generator=draw).double() for shape in ((4, 3), (4,), (19,))]
+    here = [team.own(leaf).clone() for leaf in whole]
+    share(matrix, whole)
+    share(matrix[0, :2], here, team)
+    return max(float((own - team.own(leaf)).abs().max()) for own, leaf in zip(here, whole, strict=True))
 
 
 @case

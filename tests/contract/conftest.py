@@ -23,12 +23,17 @@ def _steps_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         return
     if ASKED_FOR not in STEPS:
         pytest.exit(f"STEPS must be one of {', '.join(STEPS)}, not {ASKED_FOR}")
-    choose = prepare.choose
+    choose, wished = prepare.choose, prepare.wished
 
     def chosen(wish: str | Executor, *arguments: object) -> Choice:
         choice = choose(wish, *arguments)  # type: ignore[arg-type]
         executor = choice.executor if isinstance(wish, Executor) else replace(choice.executor, steps=ASKED_FOR)
         return replace(choice, executor=executor)
 
+    def named(wish: str | Executor) -> Executor | None:
+        executor = wished(wish)
+        return executor if executor is None or isinstance(wish, Executor) else replace(executor, steps=ASKED_FOR)
+
     monkeypatch.setattr(prepare, "choose", chosen)
+    monkeypatch.setattr(prepare, "wished", named)
     monkeypatch.setattr(steps, "_FEWEST_STEPS", 0)

@@ -43,6 +43,10 @@ def test_small_leaves_are_told_together_and_large_ones_in_blocks():
     assert max(together[2], in_blocks[2]) <= 1e-12
 
 
+def test_gradients_of_members_that_count_alike_are_added_up_over_ranks():
+    assert found()["evenly"] <= 1e-12
+
+
 def test_buckets_keep_order_and_number_types_apart():
     parts = [torch.zeros(3), torch.zeros(1 << 22), torch.zeros(2, dtype=torch.float64), torch.zeros(1)]
     assert [[part.numel() for part in bucket] for bucket in _buckets(parts)] == [[3], [1 << 22], [2], [1]]

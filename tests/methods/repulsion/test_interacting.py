@@ -10,6 +10,7 @@ from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock
 from bayesemble.execute.optimizers.fused import leaf_rows
 from bayesemble.methods.base import Context
+from bayesemble.methods.repulsion import interacting
 from bayesemble.methods.repulsion.interacting import _caution_once, products
 from bayesemble.methods.repulsion.kernels import RBF
 from helpers import all_leaves, directions, largest_difference, quick_fit, random_members, small_mlp, table
@@ -171,6 +172,14 @@ def test_rows_are_views_whatever_the_memory_order():
         rows = leaf_rows(tensor)
         assert rows.data_ptr() == tensor.data_ptr()
         torch.testing.assert_close(products([tensor])[0], products([leaf])[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 7, 20, 10**6])
+def test_columns_are_mixed_some_at_a_time(monkeypatch, at_a_time):
+    generator = torch.Generator().manual_seed(0)
+    matrix, columns = (torch.randn(4, size, generator=generator, dtype=torch.float64) for size in (4, 9))
+    monkeypatch.setattr(interacting, "_NUMBERS_MIXED_AT_A_TIME", at_a_time)
+    torch.testing.assert_close(interacting.mixed(matrix, columns), matrix @ columns)
 
 
 def test_products_keep_their_digits_where_members_are_large_and_close():

@@ -103,3 +103,27 @@ def test_the_factor_acts_on_the_repulsion_alone(calibrate, repulsion):
     found = method.forces_in(bound, *products([x]))
     torch.testing.assert_close(found.repelling, repulsion * plain.repelling)
     assert torch.equal(found.driving, plain.driving)
+
+
+@pytest.mark.parametrize(("count", "dim", "even"), [(8, 30, True), (5, 4, True), (6, 4, False), (1, 3, False)])
+def test_whitened_members_in_enough_coordinates_are_driven_by_each_other_alike(count, dim, even):
+    """They are the corners of a regular simplex: one number on the diagonal of K, one elsewhere."""
+    x = normal(count, dim)
+    forces = be.Stein(num_members=count).forces(*products([x]))
+    assert forces.even == even
+    z, kernel = white(x)[0], RBF()
+    squared = torch.cdist(z, z).square()
+    between, _ = kernel.couple(squared, kernel.length(squared))
+    torch.testing.assert_close(forces.driving, between / count)
+    assert not be.Stein(num_members=count, calibrate=False).forces(*products([x])).even
+    off = forces.driving[~torch.eye(count, dtype=torch.bool)]
+    assert (len(off.unique()) == 1) == even
+
+
+def test_members_in_one_place_feel_the_same():
+    x = normal(5, 30)
+    x[1] = x[0]
+    forces = be.Stein(num_members=5).forces(*products([x]))
+    push = forces.repelling @ x
+    assert push.isfinite().all()
+    torch.testing.assert_close(push[0], push[1])

@@ -44,6 +44,42 @@ def method_dimension(gram, dim):
     return be.scores.effective_dimension(be.scores.principal_axes(gram, dim), dim)
 
 
+def test_of_an_even_matrix_two_numbers_are_enough():
+    gradients, push = random_members(4), random_members(4, seed=1)
+    driving = 0.1 + 0.7 * torch.eye(4, dtype=torch.float64)
+    found = [{name: leaf.clone() for name, leaf in gradients.items()} for _ in range(2)]
+    combine(driving, push, found[0], 0.5)
+    combine(driving[0, :2], push, found[1], 0.5)
+    for name, leaf in gradients.items():
+        expected = 0.5 * torch.einsum("ij,j...->i...", driving.to(leaf), leaf) - push[name]
+        torch.testing.assert_close(found[0][name], expected)
+        torch.testing.assert_close(found[1][name], expected)
+
+
+@pytest.mark.parametrize("settings", [{}, {"calibrate": False}])
+def test_members_of_svgd_share_their_gradients_also_between_estimates(settings):
+    """Steps of plain descent by D g - R x with D and R of the first step, written out."""
+    data, seen = table(), []
+
+    def remember(state, _row):
+        seen.append({slot: dict(leaves) for slot, leaves in state.clone().groups().items()})
+
+    options = {"num_members": 4, "learning_rate": 0.05, "optimizer": "sgd", "momentum": 0.0}
+    method = be.Stein(measure_every=3, **options, **settings)
+    bound = task().bind(len(data[1]), data[0])
+    quick_fit(task(), data, method, on_epoch=remember, epochs=5, batch_size=None)
+    places = [one["params"] for one in seen]
+    for step, (before, after) in enumerate(itertools.pairwise(places), start=1):  # the step from one to the other
+        if step % 3 == 0:
+            driving = method.forces_in(bound, *products(list(before.values()))).driving
+        if step >= 3:
+            uphill = directions(be.DeepEnsemble(**options), before)
+            for name, leaf in before.items():
+                driven = torch.einsum("ij,j...->i...", driving.to(leaf), uphill[name])
+                expected = driven - options["learning_rate"] * seen[step][PUSH][name] / bound.num_data
+                torch.testing.assert_close(after[name] - leaf, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_norm_layers_can_be_left_out_of_the_repulsion():
     calm = quick_fit(
         be.Task(norm_mlp, be.Categorical()), table(), be.DeepEnsemble(num_members=3), epochs=1, batch_size=48

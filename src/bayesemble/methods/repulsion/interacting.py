@@ -43,6 +43,7 @@ _LAST_ESTIMATE = "interaction"  # a slot
 PARAMETERS_OF_A_LARGE_NETWORK = 10_000
 _STEPS_IN_LARGE_NETWORKS = 8  # from one estimate to the next
 _COORDINATES_OF_A_BLOCK = 1 << 17
+_NUMBERS_MIXED_AT_A_TIME = 1 << 20
 _ROWS_OF_A_SMALL_TABLE = 2_000
 _CAUTION = (
     "on small tables of numbers whose noise is learned this may cost log score, or gain some; compare it by held-out "
@@ -56,6 +57,8 @@ class Forces(NamedTuple):
     driving: Tensor | None
     """None is the identity: each member is driven by its own gradient alone."""
     repelling: Tensor
+    even: bool = False
+    """Whether a member is driven by each of the others alike, as any two of them are at one distance."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,6 +329,14 @@ def joined(block: list[Tensor]) -> Tensor:
 def with_parts(block: list[Tensor], found: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Each part of a block, with what was found for its coordinates."""
     return zip(block, found.split([part.shape[1] for part in block], dim=1), strict=True)
+
+
+def mixed(matrix: Tensor, columns: Tensor) -> Tensor:
+    """matrix @ columns, by as many columns at a time as stay in the processor's cache: so thin a product, taken at once,
+    waits for memory."""
+    at_a_time = max(_NUMBERS_MIXED_AT_A_TIME // len(columns), 1)
+    parts = [matrix @ part for part in columns.split(at_a_time, dim=1)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def norms(driving: Tensor, repelling: Tensor, gram: Tensor, team: Team = ALONE) -> Info:

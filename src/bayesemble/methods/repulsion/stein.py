@@ -51,6 +51,9 @@ class Stein(MethodInSpace):
             return Forces(kernel.of_products(gram) / count, -torch.eye(count).to(gram))
         axes = principal_axes(gram, dim)
         inner, back = whitened(axes) if self.calibrate else (gram, None)
+        even = self.calibrate and 1 < count <= dim + 1
+        if even:  # n U U^T, of which U then has all directions but that of the vector of ones
+            inner = count * torch.eye(count).to(gram) - 1
         squared = distances_of_gram(inner)
         between, coupling = kernel.couple(squared, kernel.length(squared))
         repelling = laplacian(coupling)
@@ -58,4 +61,4 @@ class Stein(MethodInSpace):
             ridged = between + _RIDGE * torch.eye(count, dtype=between.dtype, device=between.device)
             own_score = torch.linalg.solve(ridged, repelling @ back)
             repelling = between @ calibrate(own_score, gram, effective_dimension(axes, dim))
-        return Forces(between / count, repelling / count)
+        return Forces(between / count, repelling / count, even)

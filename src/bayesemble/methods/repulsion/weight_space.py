@@ -89,7 +89,8 @@ class WeightSpace(Space):
             driving = factor * member_norms([gradients[name] for name in names])
             estimate = interacting.norms(driving, forces.repelling, gram, team)
             interacting.watch(estimate, context)
-            estimate |= {} if forces.driving is None else {"driving": forces.driving}
+            if forces.driving is not None:
+                estimate["driving"] = forces.driving[0, :2] if forces.even else forces.driving
             device = state.members.weights.device
             estimate = {name: brought_to(found, device) for name, found in estimate.items()}
             push = push or {name: torch.empty_like(moving[name]) for name in names}
@@ -125,7 +126,7 @@ def put_push(push: Leaves, repelling: Tensor, positions: Leaves, centred: bool =
     repelling = repelling[-team.total(len(own[0])) :].to(own[0])
     for block, all_block in zip(interacting.blocks(own, team), interacting.blocks(others, team), strict=True):
         x = team.columns(interacting.joined(all_block))
-        found, width = repelling @ (x - x[0] if centred else x), sum(part.shape[1] for part in block)
+        found, width = interacting.mixed(repelling, x - x[0] if centred else x), sum(part.shape[1] for part in block)
         for part, new in interacting.with_parts(block, team.from_columns(found, width)):
             part.copy_(new)
 
@@ -138,11 +139,22 @@ def combine(
         torch._foreach_mul_(list(gradients.values()), factor)
     moving = [gradients[name] for name in push]
     if driving is not None:
-        driving = driving.to(moving[0])
-        for block in interacting.blocks(moving, team):
-            driven = driving @ team.columns(interacting.joined(block))
-            width = sum(part.shape[1] for part in block)
-            for part, own in interacting.with_parts(block, team.from_columns(driven, width)):
-                part.copy_(own)
+        share(driving.to(moving[0]), moving, team)
     for part, own in zip(moving, push.values(), strict=True):
         part.sub_(own)
+
+
+def share(driving: Tensor, gradients: list[Tensor], team: Team = ALONE) -> None:
+    """driving @ gradients, in their place.
+
+    Of a matrix that is one number on its diagonal and one elsewhere, the first two numbers are enough: then the
+    gradients need but be added up, which costs a fraction of a product.
+    """
+    for block in interacting.blocks(gradients, team):
+        own = interacting.joined(block)
+        if driving.dim() == 1:
+            found = (driving[0] - driving[1]) * own + driving[1] * team.summed(own.sum(0))
+        else:
+            found = team.from_columns(interacting.mixed(driving, team.columns(own)), own.shape[1])
+        for part, shared in interacting.with_parts(block, found):
+            part.copy_(shared)
