@@ -332,8 +332,10 @@ def with_parts(block: list[Tensor], found: Tensor) -> Iterator[tuple[Tensor, Ten
 
 
 def mixed(matrix: Tensor, columns: Tensor) -> Tensor:
-    """matrix @ columns, by as many columns at a time as stay in the processor's cache: so thin a product, taken at once,
-    waits for memory."""
+    """matrix @ columns, by as many columns at a time as stay in the processor's cache.
+
+    So thin a product, taken at once, waits for memory.
+    """
     at_a_time = max(_NUMBERS_MIXED_AT_A_TIME // len(columns), 1)
     parts = [matrix @ part for part in columns.split(at_a_time, dim=1)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
