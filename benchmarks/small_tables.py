@@ -31,6 +31,9 @@ SPLITS = range(10, 20)
 NAMES = ("concrete", "boston", "yacht", "energy", "breast cancer", "wine quality")
 HIDDEN = {"breast cancer": (64, 64)}
 LEAST_VARIANCE = 1e-6  # as the likelihood has it
+FORGOTTEN = 0.02  # of the squared gradients before, at each step
+WARM_UP, EVERY = 0.1, 5  # share of training before scales are learned, and steps between
+HELD_TO_THE_START = 0.1  # what the scale of the vague prior counts for, in shares of a leaf
 
 Leaves = list[Tensor]
 
@@ -62,6 +65,10 @@ class Rule:
     bias: float = 1.0
     normal: float | None = None
     fan_in: float | None = None
+    speaking: bool = False
+    """Whether the push on each weight counts for the share of it that data determine, F / (F + 1 / scale^2)."""
+    learned: bool = False
+    """Whether each leaf has the scale that the evidence of a diagonal Laplace approximation gives it."""
 
     @property
     def stated(self) -> bool:
@@ -97,6 +104,10 @@ RULES = {
     "deep ensemble, N(1)": Rule(normal=1.0),
     "deep ensemble, N(0.3)": Rule(normal=0.3),
     "deep ensemble, fan-in 3": Rule(fan_in=3.0),
+    "where data speak": Rule(0.1, speaking=True),
+    "where data speak, 0.3": Rule(0.3, speaking=True),
+    "learned scales": Rule(0.1, prior_counts=1.0, learned=True),
+    "learned scales, no repulsion": Rule(prior_counts=1.0, learned=True),
 }
 
 
@@ -137,17 +148,52 @@ def repulsion(leaves: Leaves) -> Tensor:
     return (effective * count / rank)[:, None, None] * inverse
 
 
-def trained(problem: Problem, hidden: tuple[int, ...], rows: Tensor, y: Tensor, classes: int, rule: Rule) -> Leaves:
-    """Members of all splits after training with Adam and cosine decay."""
-    splits, count, width = rows.shape
-    generator = torch.Generator().manual_seed(1404)
-    leaves, scales, sizes = [], [], [width, *hidden, classes or 2]
+class Fisher:
+    """A running estimate of the diagonal of the empirical Fisher information of all rows, mean over members."""
+
+    def __init__(self) -> None:
+        self.found: Leaves = []
+
+    def see(self, gradients: Leaves, rows: int, all_rows: int) -> None:
+        """Take in the gradients of the mean log likelihood of a batch, `(split, member, ...)` each."""
+        squares = [all_rows * rows * gradient.square().mean(1, keepdim=True) for gradient in gradients]
+        self.found = [old.lerp(new, FORGOTTEN) for old, new in zip(self.found or squares, squares, strict=True)]
+
+    def shares(self, scales: Leaves) -> Leaves:
+        """The share of each weight that is determined by data, F / (F + 1 / scale^2)."""
+        return [found / (found + scale**-2) for found, scale in zip(self.found, scales, strict=True)]
+
+
+def learned(leaves: Leaves, shares: Leaves, start: Leaves) -> Leaves:
+    """Scales by MacKay's rule: the mean square of the weights of a leaf over the share of it that is determined."""
+    scales = []
+    for leaf, share, before in zip(leaves, shares, start, strict=True):
+        axes = tuple(range(1, leaf.dim()))
+        square, known = (values.mean(axes, keepdim=True) for values in (leaf.square(), share))
+        scales.append(((square + HELD_TO_THE_START * before**2) / (known + HELD_TO_THE_START)).sqrt())
+    return scales
+
+
+def begun(
+    problem: Problem, sizes: list[int], splits: int, rule: Rule, generator: torch.Generator
+) -> tuple[Leaves, Leaves]:
+    """Members of all splits as torch starts them, and the scales of their prior `(split, 1, ...)`."""
+    leaves, scales = [], []
     for before, after in itertools.pairwise(sizes):
         for shape in ((after, before), (after,)):
             start = torch.rand(splits, problem.members, *shape, generator=generator) * 2 - 1
             leaves.append((start / math.sqrt(before)).requires_grad_())
-            scales.append(rule.scale(before, is_bias=len(shape) == 1))
-    ratio = count / sum(leaf[0, 0].numel() for leaf in leaves)
+            scale = rule.scale(before, is_bias=len(shape) == 1)
+            scales.append(torch.full((splits, 1, *[1] * len(shape)), scale))
+    return leaves, scales
+
+
+def trained(problem: Problem, hidden: tuple[int, ...], rows: Tensor, y: Tensor, classes: int, rule: Rule) -> Leaves:
+    """Members of all splits after training with Adam and cosine decay."""
+    splits, count, width = rows.shape
+    generator, fisher = torch.Generator().manual_seed(1404), Fisher()
+    leaves, start = begun(problem, [width, *hidden, classes or 2], splits, rule, generator)
+    ratio, scales = count / sum(leaf[0, 0].numel() for leaf in leaves), start
     optimizer = torch.optim.Adam(leaves, lr=problem.rate)
     steps, done = math.ceil(count / problem.batch), 0
     for _ in range(problem.epochs):
@@ -156,12 +202,19 @@ def trained(problem: Problem, hidden: tuple[int, ...], rows: Tensor, y: Tensor, 
             progress = done / (problem.epochs * steps)
             batch = rows.gather(1, chosen[..., None].expand(-1, -1, width))
             fit = log_likelihood(forward(leaves, batch), y.gather(1, chosen), classes).mean(2).sum()
-            gradients, heat = torch.autograd.grad(fit, leaves), rule.heat(progress, ratio)
-            push = heat / count * repulsion([leaf.detach() for leaf in leaves]) if heat else None
+            gradients, now = list(torch.autograd.grad(fit, leaves)), [leaf.detach() for leaf in leaves]
+            if rule.speaking or rule.learned:
+                fisher.see(gradients, chosen.shape[1], count)
+            if rule.learned and progress > WARM_UP and done % EVERY == 0:
+                scales = learned(now, fisher.shares(scales), start)
             for leaf, gradient, scale in zip(leaves, gradients, scales, strict=True):
                 leaf.grad = leaf.detach() * (rule.weight(ratio) / (count * scale**2)) - gradient
-                if push is not None:
-                    leaf.grad -= (push @ away(leaf.detach())).view_as(leaf).float()
+            heat = rule.heat(progress, ratio)
+            if heat:
+                counts = fisher.shares(scales) if rule.speaking else [1.0] * len(leaves)
+                push = heat / count * repulsion(now)
+                for leaf, own, share in zip(leaves, now, counts, strict=True):
+                    leaf.grad -= share * (push @ away(own)).view_as(leaf).float()
             optimizer.param_groups[0]["lr"] = problem.rate * (1 + math.cos(math.pi * progress)) / 2
             optimizer.step()
             done += 1

@@ -17,6 +17,8 @@ from bayesemble.models import mlp, resnet
 
 EXECUTORS: dict[str, str | Executor] = {"auto": "auto", "compiled": be.Vmap(steps="compiled")}
 """Ways to train dense networks that are measured beside the rivals; the last one is what peers are held against."""
+LOOPS: dict[str, str | Executor] = {"auto": "auto", "compiled": be.Loop(channels_last=True, steps="compiled")}
+"""Ways to train networks of convolutions."""
 
 Contestant = Callable[[], float]
 """Trains once; milliseconds of a step."""
@@ -61,7 +63,7 @@ class Case:
     @property
     def ways(self) -> dict[str, str | Executor]:
         """How it is trained, by name."""
-        return EXECUTORS if self.sizes else {"auto": "auto"}
+        return EXECUTORS if self.sizes else LOOPS
 
     def rows(self, steps: int | None = None) -> tuple[Tensor, Tensor]:
         count, generator = self.batch * (steps or self.steps), torch.Generator().manual_seed(0)
