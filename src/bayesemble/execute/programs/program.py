@@ -46,6 +46,7 @@ _SHORT = {
         (torch.transpose, "transpose.int"),
         (torch.unsqueeze, "unsqueeze.default"),
         (torch.squeeze, "squeeze.dim"),
+        (torch.select, "select.int"),
         (torch.permute, "permute.default"),
         (torch.Tensor.view, "view.default"),
         (torch.Tensor.expand, "expand.default"),
