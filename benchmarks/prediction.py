@@ -76,8 +76,8 @@ def measure_rows(table: Table, num_rows: int, members: int, rounds: int, calls: 
         rounds,
         calls,
     )
-    words = f"20-50-5, {members} members, {num_rows:,} row" + "s" * (num_rows > 1)
-    add(table, words, best["loop"], best["members"], 1.0 if members != 2 else None)
+    words = f"20-50-5, {members} member{'s' * (members > 1)}, {num_rows:,} row{'s' * (num_rows > 1)}"
+    add(table, words, best["loop"], best["members"], 1.0)
     add(table, f"{words}, all measures, members not kept", best["loop"], best["reduced"], None)
 
 
@@ -140,7 +140,7 @@ def main() -> None:
         torch.set_num_threads(1)
         CLOCK = time.process_time
     table = Table("prediction", "plain loop, ms", "bayesemble, ms", "faster", "at least")
-    for members in (2, 10, 50):
+    for members in (1, 2, 10, 50):
         measure_rows(table, 1, members, 3 * asked.rounds, 100)
     measure_draws(table, asked.rounds, 50)
     for members in (1, 10):

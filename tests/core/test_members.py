@@ -152,8 +152,8 @@ def test_other_weights_are_normalised_and_may_be_zero():
 
 
 def test_leaves_are_looked_through_a_few_members_at_a_time(monkeypatch):
-    seen, sound = [], members_module._sound
-    monkeypatch.setattr(members_module, "_sound", lambda part, buffer: seen.append(len(part)) or sound(part, buffer))
+    seen, total = [], torch.Tensor.sum
+    monkeypatch.setattr(torch.Tensor, "sum", lambda part: seen.append(len(part)) or total(part))
     monkeypatch.setattr(members_module, "_AT_A_TIME", 12)
     params = {"a": torch.zeros(5, 2, 3), "none": torch.zeros(5, 0), "large": torch.zeros(5, 13)}
     assert Members(params, {}, torch.full((5,), 0.2)).first_not_finite() is None
@@ -166,6 +166,10 @@ def test_the_first_leaf_that_is_not_finite_is_found_with_its_member(bad, at_a_ti
     monkeypatch.setattr("bayesemble.core.members._AT_A_TIME", at_a_time)
     params = {"a": torch.zeros(3, 2), "b": torch.zeros(2)}
     members = Members(params, {"count": torch.zeros(3, dtype=torch.long)}, torch.full((3,), 1 / 3), frozenset({"b"}))
+    assert members.first_not_finite() is None
+    params["b"].fill_(2e38)  # whose sum overflows
+    params["b"][1] = -2e38
+    params["a"].fill_(2e38)
     assert members.first_not_finite() is None
     params["b"][1] = bad
     assert members.first_not_finite() == (None, "b")

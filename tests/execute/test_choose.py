@@ -291,6 +291,8 @@ def test_how_close_numbers_of_two_executors_have_to_be(one, other, largest, clos
 def test_the_size_of_numbers_is_that_of_the_finite_ones():
     assert choose_module._size(torch.tensor([1.0, -3.0, math.inf, math.nan])) == 3
     assert choose_module._size(torch.tensor([math.nan])) == 0
+    assert choose_module._size(torch.tensor([2.0, -4.0])) == 4
+    assert choose_module._size(torch.zeros(0)) == 0
 
 
 def test_draws_go_side_by_side_where_there_are_two_and_that_was_asked_for():

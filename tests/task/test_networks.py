@@ -8,7 +8,7 @@ from bayesemble.core import seeds
 from bayesemble.core.errors import ModelError
 from bayesemble.task.networks import (
     Alternatives,
-    check_factory,
+    check_another,
     check_trainable,
     checked_source,
     dropout_layers,
@@ -191,13 +191,12 @@ def test_a_lazy_parameter_is_named(source):
 def test_a_factory_that_hands_out_one_network_again_and_again_is_refused():
     network = made(lambda: nn.Linear(2, 2))
     with pytest.raises(ModelError, match="returns the same module each time, so all members would be one network"):
-        check_factory(lambda: network, new_module(lambda: network))
+        check_another(new_module(lambda: network), new_module(lambda: network))
 
 
 def test_proper_factories_and_instances_pass():
-    with seeds.scoped(0):
-        check_factory(lambda: nn.Linear(2, 2), nn.Linear(2, 2))
-        check_factory(nn.Linear(2, 2), nn.Linear(2, 2))
+    for source in (lambda: nn.Linear(2, 2), made(lambda: nn.Linear(2, 2))):
+        check_another(fresh(source), fresh(source))
 
 
 # --- several architectures ---
@@ -287,7 +286,7 @@ def test_what_is_no_source_of_networks_is_refused(source, message):
 def test_a_factory_in_a_list_that_hands_out_one_network_is_refused():
     network = made(narrow)
     with seeds.scoped(0), pytest.raises(ModelError, match="returns the same module each time"):
-        check_factory((wide, lambda: network), new_module((wide, lambda: network)))
+        check_another(new_module((wide, lambda: network)), new_module((wide, lambda: network)))
 
 
 @pytest.mark.parametrize(

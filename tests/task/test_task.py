@@ -1,5 +1,6 @@
 import logging
 from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -40,6 +41,28 @@ def test_the_start_of_a_member_is_what_the_factory_makes_under_its_seed():
         expected = small_mlp()
     for name, parameter in expected.named_parameters():
         assert torch.equal(members.params[name][2], parameter)
+
+
+def test_a_fit_makes_one_network_beside_those_of_its_members():
+    made = []
+
+    def make():
+        made.append(small_mlp())
+        return made[-1]
+
+    quick_fit(be.Task(make, be.Categorical()), table(), be.DeepEnsemble(num_members=4))
+    assert len(made) == 5
+
+
+def test_a_factory_of_one_network_is_refused_in_whatever_thread_its_members_are_made():
+    with scoped(0):
+        network = small_mlp()
+    task = be.Task(lambda: network, be.Categorical())
+    for num_members in (1, 3):
+        with pytest.raises(be.ModelError, match="returns the same module each time"):
+            quick_fit(task, table(), be.DeepEnsemble(num_members=num_members))
+    with ThreadPoolExecutor(1) as pool, pytest.raises(be.ModelError, match="returns the same module each time"):
+        pool.submit(task.new_member, 0).result()
 
 
 def test_frozen_parameters_are_shared_and_stay():

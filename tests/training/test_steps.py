@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import bayesemble as be
 from bayesemble.core.errors import ExecutionError, TrainingError
 from bayesemble.execute.programs import compiled
+from bayesemble.execute.programs.program import replayed
 from bayesemble.methods import METHODS, make_method
 from bayesemble.methods import method_class as class_of
 from bayesemble.training import steps
@@ -108,7 +109,9 @@ def test_what_a_recorded_step_stumbles_over_is_told_in_the_words_of_the_method()
         fitted(method, make=small_mlp)
 
 
-def test_most_steps_are_taken_from_the_record(monkeypatch):
+@pytest.mark.parametrize(("way", "wanted"), [("traced", 7), ("compiled", 6)])
+def test_most_steps_are_taken_from_the_record(way, wanted, monkeypatch):
+    monkeypatch.setattr(steps, "compiled", replayed)
     taken = 0
     step = be.DeepEnsemble.step
 
@@ -118,8 +121,19 @@ def test_most_steps_are_taken_from_the_record(monkeypatch):
         return step(*arguments)
 
     monkeypatch.setattr(be.DeepEnsemble, "step", counted)
-    fitted(be.DeepEnsemble(num_members=2), epochs=20)  # 60 steps: recorded once, checked at 1, 2, 4, 8, 16 and 32
-    assert taken == 7
+    # 60 steps: recorded once, checked at 1, 2, 4, 8, 16 and 32; a compiled one at first by what it was recorded from.
+    fitted(be.DeepEnsemble(num_members=2), way, epochs=20)
+    assert taken == wanted
+
+
+def test_a_first_step_that_compiled_comes_to_other_numbers_ends_the_run(monkeypatch):
+    def wrong(record):
+        right = replayed(record)
+        return lambda *tensors: tuple(one + 1 for one in right(*tensors))
+
+    monkeypatch.setattr(steps, "compiled", wrong)
+    with pytest.raises(TrainingError, match="step 1 of DeepEnsemble came to other numbers than its record"):
+        fitted(be.DeepEnsemble(num_members=2), "compiled")
 
 
 def test_short_runs_are_not_recorded(monkeypatch):

@@ -49,7 +49,7 @@ def numbers(values: Any, name: str) -> Tensor:
 
 def check_rows(inputs: Inputs, targets: Tensor | None, per_member: bool = False) -> None:
     """Refuse empty data, unequal lengths, and cells that are not finite."""
-    if isinstance(inputs, Tensor) and targets is None and not per_member and len(inputs):  # mostly
+    if isinstance(inputs, Tensor) and targets is None and not per_member and inputs.shape[0]:  # mostly
         check_finite(inputs, "inputs")
         return
     if not tensors_of(inputs):

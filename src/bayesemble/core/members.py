@@ -139,6 +139,8 @@ class Members:
             rows = leaf.unsqueeze(0) if name in self.shared else leaf
             few = how_many_fit(_AT_A_TIME, rows[:1].numel())  # members on disk do not come into memory at once
             for start, part in zip(range(0, len(rows), few), rows.split(few), strict=True):
+                if part.sum().isfinite():  # quick; a sum may overflow though all are finite
+                    continue
                 sound = _sound(part, name in self.buffers)
                 if not sound.all():
                     first = (~sound).reshape(len(part), -1).any(1).nonzero()[0]

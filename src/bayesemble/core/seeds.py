@@ -134,11 +134,18 @@ class TorchStream(EagerMode):
 
 def is_random(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether an operation of torch draws random numbers and was given no generator."""
-    if torch.Tag.nondeterministic_seeded not in func.tags or kwargs.get("generator") is not None:
+    names = _arguments_if_random(func)
+    if names is None or kwargs.get("generator") is not None:
         return False
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    return "dropout_p" not in names or given.get("dropout_p", 0.0) > 0  # attention is random only with dropout
+    # Attention is random only with dropout.
+    return "dropout_p" not in names or (dict(zip(names, args, strict=False)) | kwargs).get("dropout_p", 0.0) > 0
+
+
+@cache
+def _arguments_if_random(func: Any) -> list[str] | None:
+    """Names of the arguments of an operation that may draw random numbers, None of any other."""
+    may_be = torch.Tag.nondeterministic_seeded in func.tags
+    return [argument.name for argument in func._schema.arguments] if may_be else None
 
 
 def draw(func: Any, args: Any, kwargs: dict[str, Any], generators: Generators) -> Any:

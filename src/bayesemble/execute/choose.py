@@ -1,6 +1,7 @@
 """Which executor to use: what was asked for, what the rule says, or the one that is measured to be fastest."""
 
 import logging
+import math
 import re
 import threading
 import time
@@ -248,6 +249,9 @@ def _close(one: Tensor, other: Tensor, largest: float = 0.0) -> bool:
 
 def _size(one: Tensor) -> float:
     """The largest of the finite numbers."""
+    largest = float(one.abs().max()) if one.numel() else 0.0
+    if math.isfinite(largest):
+        return largest
     finite = one[one.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
 

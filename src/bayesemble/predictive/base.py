@@ -278,6 +278,8 @@ class Predictive(ABC):
         if torch.compiler.is_exporting():  # for any number of rows
             return torch.logsumexp(values + logs, dim=0)
         few = how_many_fit(_NUMBERS_AT_A_TIME, values[:, :1].numel())  # rows that stay in the processor's cache
+        if values.shape[1] <= few:
+            return torch.logsumexp(values + logs, dim=0)
         return torch.cat([torch.logsumexp(part + logs, dim=0) for part in values.split(few, dim=1)])
 
     def _weighed(self, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -101,16 +101,14 @@ def _new_network(
     return module
 
 
-def check_factory(source: ModelSource, made: nn.Module) -> None:
-    """Refuse a factory that hands out one and the same network again and again: `made` is what `new_module` made."""
-    checked = checked_source(source)
-    sources = checked if isinstance(checked, tuple) else (checked,)
-    for one, network in zip(sources, made if isinstance(made, Alternatives) else (made,), strict=True):
-        if not isinstance(one, nn.Module) and one() is network:
-            raise ModelError(
-                "the model factory returns the same module each time, so all members would be one network; "
-                "build a new module in it, or pass the module itself"
-            )
+def check_another(made: nn.Module, before: nn.Module) -> None:
+    """Refuse a factory that hands out one and the same network again and again, by what `new_module` made of it."""
+    networks, others = (one if isinstance(one, Alternatives) else [one] for one in (made, before))
+    if any(network is other for network, other in zip(networks, others, strict=True)):
+        raise ModelError(
+            "the model factory returns the same module each time, so all members would be one network; "
+            "build a new module in it, or pass the module itself"
+        )
 
 
 def check_trainable(module: nn.Module) -> None:

@@ -19,7 +19,8 @@ class PerThread:
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self._network = network
+        self.first = network
+        """That of the thread that made it."""
         self._copying = threading.Lock()
         self._local = threading.local()
         self._local.network = network
@@ -33,12 +34,12 @@ class PerThread:
 
     def _copied(self) -> nn.Module:
         with self._copying:
-            shared = [*self._network.parameters(), *self._network.buffers()]
+            shared = [*self.first.parameters(), *self.first.buffers()]
             try:
-                return copy.deepcopy(self._network, {id(tensor): tensor for tensor in shared})
+                return copy.deepcopy(self.first, {id(tensor): tensor for tensor in shared})
             except Exception as error:  # a module may hold anything, such as an open file
                 raise ModelError(
-                    f"{type(self._network).__name__} cannot be copied for another thread: {error}; "
+                    f"{type(self.first).__name__} cannot be copied for another thread: {error}; "
                     "use the ensemble in the thread that made it"
                 ) from error
 

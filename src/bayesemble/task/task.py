@@ -22,7 +22,7 @@ from bayesemble.task.adapters.still import hold_still
 from bayesemble.task.first_look import Seen, look, together, warn_of_end
 from bayesemble.task.likelihoods import Likelihood
 from bayesemble.task.network_ends import Ends, find_ends
-from bayesemble.task.networks import ModelSource, called, check_factory, check_trainable, checked_source, new_module
+from bayesemble.task.networks import ModelSource, called, check_another, check_trainable, checked_source, new_module
 from bayesemble.task.per_thread import PerThread
 from bayesemble.task.prior_gradient import Factor, add_gradient
 from bayesemble.task.priors import Prior, Shapes, VaguePrior, check_prior
@@ -90,7 +90,6 @@ class Task:
         """The network of every thread."""
         with seeds.scoped(0):
             module = self._new_module()
-            check_factory(self.model, module)
         for kept in (OF_LIKELIHOOD, OF_METHOD):
             if any(name.startswith(kept) for name in module.state_dict()):
                 raise ModelError(f"the network has a part called {kept[:-1]!r}, a name kept for it; rename it")
@@ -206,6 +205,7 @@ class Task:
         """
         with seeds.scoped(seed):
             module = self._new_module(index, share_frozen=True)
+        check_another(module, self.network.first)
         params, buffers = leaves_of(module, self.module)
         shake(params, self.shapes, self.jitter, seed)
         return params, buffers

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesemble.core.arrays import as_inputs, check_member_count, check_rows
+from bayesemble.core.arrays import check_member_count, check_rows
 from bayesemble.core.errors import DataError, SettingError
 from bayesemble.core.members import Members, State
 from bayesemble.core.settings import require
@@ -33,11 +33,10 @@ from bayesemble.training.afterwards.calibration import Calibration, fit_calibrat
 from bayesemble.training.afterwards.concat import concat
 from bayesemble.training.batches import PerMember, source_for
 from bayesemble.training.draws import DrawnNetworks
-from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, split_rows
+from bayesemble.training.incoming.loaded_rows import batches_of_inputs, is_loaded, joined, rows_at_hand, split_rows
 from bayesemble.training.incoming.loaders import LoaderSource, check_batch_size
 from bayesemble.training.incoming.modules import side_by_side
 from bayesemble.training.incoming.parts import Part
-from bayesemble.training.incoming.unpacking import Unpacking
 from bayesemble.training.outgoing.botorch_model import botorch_model
 from bayesemble.training.outgoing.description import describe, facts_of
 from bayesemble.training.outgoing.export import Draws, export
@@ -159,7 +158,7 @@ class Ensemble:
             return joined(list(self.predict_iter(inputs, num_draws=num_draws, **options)))
         per_member = isinstance(inputs, PerMember)
         rows = inputs.inputs if isinstance(inputs, PerMember) else inputs
-        tensors = as_inputs(Unpacking.of(self.task).whole(rows), self.task.dtype)
+        tensors = rows_at_hand(rows, self.task)
         check_rows(tensors, None, per_member)
         predict = self.predictor(num_draws, seed)
         if per_member and not predict.networks.sampled:

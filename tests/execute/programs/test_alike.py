@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 
 from bayesemble.execute.programs.alike import close, same
@@ -23,6 +24,15 @@ def test_what_is_close_differs_by_a_ten_thousandth_of_all_at_most():
     assert close([large, small], [large, 2 * small])
     assert not close([large, small], [large * (1 + 2e-4), small])
     assert not close([large], [large.unsqueeze(0)])
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-15, 1.0, 1e25])
+def test_what_is_close_is_so_at_any_size(size):
+    one, nothing = torch.full((3,), size), torch.tensor([math.nan])
+    for more in ([], [nothing], [torch.zeros(2)]):
+        assert close([one, *more], [one * (1 + 9e-5), *more])
+        assert not close([one, *more], [one * (1 + 2e-4), *more])
+        assert not close([one.double(), *more], [one.double() * (1 + 2e-4), *more])
 
 
 def test_numbers_of_all_kinds_are_compared():

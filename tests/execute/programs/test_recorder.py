@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bayesemble.execute.programs.recorder import Record, Recorder
+from bayesemble.execute.programs.recorder import Record, Recorder, Slot, mapped
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -66,3 +66,10 @@ def test_a_record_that_takes_too_much_memory_is_given_up_and_the_function_goes_o
         found = sum(torch.ones(4) * k for k in range(20))
     assert recording.finish([found]).obstacle == "it takes too much memory"
     assert found.tolist() == [190.0] * 4
+
+
+def test_arguments_keep_their_kinds_around_what_is_put_in_their_place():
+    given = ([Slot(1), None, 2.0], (torch.Size([3]), {"out": Slot(2)}), Slot(3), "sum")
+    found = mapped(given, Slot, lambda slot: slot.number)
+    assert found == ([1, None, 2.0], (torch.Size([3]), {"out": 2}), 3, "sum")
+    assert [type(one) for one in (found[0], found[1], found[1][0])] == [list, tuple, torch.Size]

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import bayesemble as be
 from bayesemble.core.errors import DataError, SettingError
-from bayesemble.training.incoming.loaded_rows import is_loaded, joined
+from bayesemble.training.incoming.loaded_rows import is_loaded, joined, rows_at_hand
 from helpers import dropout_mlp, quick_fit, small_mlp, table
 
 X, Y = table()
@@ -42,6 +42,16 @@ def test_whatever_holds_the_rows_they_are_predicted_as_arrays_are(name, keep_mem
     found = ensemble.predict(FORMS[name], keep_members=keep_members)
     torch.testing.assert_close(found.probs, expected.probs)
     torch.testing.assert_close(found.epistemic, expected.epistemic)
+
+
+def test_rows_that_came_whole_become_tensors_of_the_network(ensemble):
+    columns = be.Task(small_mlp, be.Categorical(), targets="y").bind(len(X), X)
+    assert not is_loaded(X)
+    assert rows_at_hand(X, ensemble.task) is X
+    assert torch.equal(rows_at_hand(X.double(), ensemble.task), X)
+    found = rows_at_hand({"x": X.numpy(), "y": Y}, columns)
+    assert list(found) == ["x"]
+    assert torch.equal(found["x"], X)
 
 
 def test_foreign_rows_may_be_loaded_too(ensemble):

@@ -51,7 +51,7 @@ class _Program:
         own = vars(found)
         own.update(self.fields)
         own.update(zip(self.names, tensors, strict=False))
-        own["kept"] = dict(zip(self.kept, tensors[len(self.names) :], strict=True))
+        own["kept"] = dict(zip(self.kept, tensors[len(self.names) :], strict=True)) if self.kept else {}
         return found
 
 

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from bayesemble.execute.programs.recorder import Operation, Record, Slot
+from bayesemble.execute.programs.recorder import Operation, Record, Slot, mapped
 
 aten = torch.ops.aten
 _CONSTANT_BYTES = 1 << 20  # the largest constant that is worked out beforehand
@@ -46,6 +45,7 @@ _SHORT = {
         (torch.transpose, "transpose.int"),
         (torch.unsqueeze, "unsqueeze.default"),
         (torch.squeeze, "squeeze.dim"),
+        (torch.select, "select.int"),
         (torch.permute, "permute.default"),
         (torch.Tensor.view, "view.default"),
         (torch.Tensor.expand, "expand.default"),
@@ -106,13 +106,19 @@ def replayed(record: Record) -> Replay:
 
 def with_slots(values: Any, function: Callable[[Slot], Any]) -> Any:
     """Arguments of an operation, with something in the place of each slot."""
-    return pytree.tree_map_only(Slot, function, values, is_leaf=lambda value: isinstance(value, Slot))
+    return mapped(values, Slot, function)
 
 
 def slots_of(operation: Operation) -> list[int]:
     """The tensors that an operation reads, by number."""
-    leaves = pytree.tree_leaves((operation.args, operation.kwargs), is_leaf=lambda value: isinstance(value, Slot))
-    return [leaf.number for leaf in leaves if isinstance(leaf, Slot)]
+    return _numbers_in([*operation.args, *operation.kwargs.values()])
+
+
+def _numbers_in(values: Any) -> list[int]:
+    """Numbers of the slots in an argument, or in several."""
+    if isinstance(values, Slot):
+        return [values.number]
+    return [number for value in values for number in _numbers_in(value)] if isinstance(values, list | tuple) else []
 
 
 class _Memory:
@@ -145,8 +151,7 @@ def written_by(operation: Operation) -> list[int]:
     for place, argument in enumerate(operation.function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = operation.args[place] if place < len(operation.args) else operation.kwargs.get(argument.name)
-            leaves = pytree.tree_leaves(value, is_leaf=lambda one: isinstance(one, Slot))
-            found += [leaf.number for leaf in leaves if isinstance(leaf, Slot)]
+            found += _numbers_in(value)
     return found
 
 

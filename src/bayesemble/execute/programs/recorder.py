@@ -6,7 +6,7 @@ record stands for the function only if Python did not look at any number on the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -59,6 +59,17 @@ class Record:
         return self.tensors[number].untyped_storage()._cdata
 
 
+def mapped(values: Any, kind: type, function: Callable[[Any], Any]) -> Any:
+    """Arguments of an operation, with something in the place of each that is of a kind."""
+    if isinstance(values, kind):
+        return function(values)
+    if type(values) is tuple or type(values) is list:
+        return type(values)([mapped(value, kind, function) for value in values])
+    if type(values) is dict:
+        return {name: mapped(value, kind, function) for name, value in values.items()}
+    return values
+
+
 class Recorder(EagerMode):
     """Inside `with recorder:`, operations are recorded; `recorder.finish(outputs)` gives the record.
 
@@ -91,7 +102,7 @@ class Recorder(EagerMode):
         kwargs = kwargs or {}
         if self.record.obstacle is not None:
             return func(*args, **kwargs)
-        slots = pytree.tree_map_only(Tensor, self._slot, (args, kwargs))
+        slots = mapped((args, kwargs), Tensor, self._slot)
         found = func(*args, **kwargs)
         self._keep(func, slots, found)
         return found

@@ -96,7 +96,7 @@ def clones_error(numbers: list[int]) -> TrainingError:
 def equal_members(members: Members) -> list[list[int]]:
     """Groups of two or more members whose trained leaves are equal to the bit."""
     groups = [list(range(members.num_members))] if members.num_members > 1 else []
-    for leaf in _own_leaves(members):
+    for leaf in sorted(_own_leaves(members), key=Tensor.numel):  # small ones tell most members apart already
         found: dict[tuple[int, bytes], list[int]] = {}
         for number, group in enumerate(groups):
             for index in group:

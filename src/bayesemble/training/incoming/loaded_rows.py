@@ -22,14 +22,21 @@ from bayesemble.training.incoming.unpacking import AS_YIELDED, Unpacking
 
 def is_loaded(data: Any) -> bool:
     """Whether rows have to be fetched."""
+    if isinstance(data, Tensor):  # mostly
+        return False
     return isinstance(data, DataLoader | Dataset | Stream | Iterator) or has_rows(data)
+
+
+def rows_at_hand(data: Any, task: BoundTask) -> Inputs:
+    """Inputs that came whole, as tensors."""
+    return as_inputs(data if isinstance(data, Tensor) else Unpacking.of(task).whole(data), task.dtype)
 
 
 def batches_of_inputs(data: Any, task: BoundTask, batch_size: int | None, usual: int) -> Iterator[Inputs]:
     """Inputs in the order of the rows, a batch at a time: `usual` rows, unless told otherwise."""
     unpacking = Unpacking.of(task)
     if not is_loaded(data):
-        inputs = as_inputs(unpacking.whole(data), task.dtype)
+        inputs = rows_at_hand(data, task)
         check_rows(inputs, None)
         yield from split_rows(inputs, batch_size or usual)
         return
