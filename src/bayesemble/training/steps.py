@@ -141,12 +141,13 @@ class Steps:
 
     def _new(self, key: Hashable, state: State, batch: Batch, clock: Clock) -> _Program | None:
         """Record a step that a copy of the state takes; None if this cannot be done."""
+        most = _MOST_BYTES[self.executor.steps] * self.executor.fits
+        if sum(leaf.nbytes for leaf in self._leaves) > most:  # of these, not even a copy is made
+            self._unrecorded(key, "the members are too large to gain from it")
+            return None
         trial, tensors, numbers = state.clone(), _tensors_of(batch), self._numbers(clock, state)
         leaves = _leaves_of(trial)
-        most = _MOST_BYTES[self.executor.steps] * self.executor.fits
         recorder = Recorder([*leaves, *tensors, *numbers.values()], _TIMES_HELD * most)
-        if sum(leaf.nbytes for leaf in leaves) > most:
-            recorder.give_up("the members are too large to gain from it")
         # The compiler makes one pass of it all, but none of parts of leaves.
         task = replace(self.task, prior_block=sys.maxsize) if self.executor.steps == "compiled" else self.task
         try:
@@ -158,13 +159,17 @@ class Steps:
         in_place = len(here) == len(leaves) and all(one is other for one, other in zip(here, leaves, strict=True))
         record = recorder.finish([*info.values(), *([] if in_place else here)])
         if record.obstacle is not None:
-            level = logging.WARNING if self.executor.steps == "compiled" else logging.INFO
-            logger.log(level, "a kind of step is not recorded: %s", record.obstacle)
-            self._programs[key] = None
-        else:
-            replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
-            self._programs[key] = _Program(replay, None if in_place else after, tuple(info))
-        return self._programs[key]
+            self._unrecorded(key, record.obstacle)
+            return None
+        replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
+        program = self._programs[key] = _Program(replay, None if in_place else after, tuple(info))
+        return program
+
+    def _unrecorded(self, key: Hashable, obstacle: str) -> None:
+        """Say why there is no record of a kind of step, and do not try again."""
+        level = logging.WARNING if self.executor.steps == "compiled" else logging.INFO
+        logger.log(level, "a kind of step is not recorded: %s", obstacle)
+        self._programs[key] = None
 
     def _compiled(self, record: Record) -> Replay:
         """The record as machine code; where that cannot be made, all steps are traced, unless some were compiled."""
