@@ -1,15 +1,18 @@
 """Whether two ways to the same numbers came to the same."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
+
+from bayesemble.core.memory import how_many_fit
+
+_AT_A_TIME = 1 << 18  # numbers that are compared in one go, which takes several copies of them
 
 
 def same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     """Whether all numbers are the same; those that are none count as one."""
-    return len(ones) == len(others) and all(
-        one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
-        for one, other in zip(ones, others, strict=True)
+    return _shapes(ones) == _shapes(others) and all(
+        bool(((one == other) | ((one != one) & (other != other))).all()) for one, other in _pairs(ones, others)
     )
 
 
@@ -18,8 +21,23 @@ def close(ones: Sequence[Tensor], others: Sequence[Tensor], share: float = 1e-4)
 
     Where a gradient is nothing but rounding, as that of a bias in front of batch norm, Adam makes a whole step of it.
     """
-    if [one.shape for one in ones] != [other.shape for other in others]:
+    if _shapes(ones) != _shapes(others):
         return False
-    size = sum(float(one.double().square().nansum()) for one in ones)
-    gap = sum(float((one.double() - other.double()).square().nansum()) for one, other in zip(ones, others, strict=True))
+    size = gap = 0.0
+    for one, other in _pairs(ones, others):
+        wide = one.double()
+        size += float(wide.square().nansum())
+        gap += float((wide - other.double()).square().nansum())
     return gap <= share**2 * size
+
+
+def _shapes(tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in tensors]
+
+
+def _pairs(ones: Sequence[Tensor], others: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """What is to be compared, a few rows at a time where a tensor is large."""
+    for one, other in zip(ones, others, strict=True):
+        rows = how_many_fit(_AT_A_TIME, one[:1].numel()) if one.dim() else 1
+        parted = one.dim() and rows < len(one)
+        yield from zip(one.split(rows), other.split(rows), strict=True) if parted else ((one, other),)
