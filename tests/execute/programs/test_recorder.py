@@ -1,8 +1,11 @@
 """What is recorded are the operations of a function, and nothing where Python looks at numbers."""
 
+import numpy as np
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from bayesemble.execute.programs.program import replayed, tidy
 from bayesemble.execute.programs.recorder import Record, Recorder
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -28,7 +31,7 @@ def test_a_gradient_under_vmap_becomes_plain_operations_on_its_inputs():
     found = recorded(slope, x, w)
     assert found.obstacle is None
     assert (found.num_inputs, len(found.outputs)) == (2, 1)
-    assert torch.equal(found.tensors[found.outputs[0].number], slope(x, w))
+    assert torch.equal(replayed(found)(x, w)[0], slope(x, w))
     assert all(operation.function.namespace == "aten" for operation in found.operations)
 
 
@@ -37,7 +40,7 @@ def test_what_is_changed_in_place_keeps_its_number_and_what_comes_from_outside_i
     found = recorded(lambda x: x.mul_(2).add_(outside), normal(3))
     assert [slot.number for slot in found.outputs] == [0]
     assert len(found.constants) == 1
-    assert found.tensors[found.constants.pop()] is outside
+    assert found.values[found.constants.pop()] is outside
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,7 @@ def test_there_is_no_record_of_what_depends_on_numbers_or_chance(function):
     with torch.random.fork_rng():
         found = recorded(function, x)
     assert found.obstacle is not None
-    assert (found.operations, found.tensors) == ([], [])
+    assert (found.operations, found.layouts, found.values) == ([], [], {})
 
 
 def test_a_record_that_takes_too_much_memory_is_given_up_and_the_function_goes_on():
@@ -66,3 +69,69 @@ def test_a_record_that_takes_too_much_memory_is_given_up_and_the_function_goes_o
         found = sum(torch.ones(4) * k for k in range(20))
     assert recording.finish([found]).obstacle == "it takes too much memory"
     assert found.tolist() == [190.0] * 4
+
+
+def test_what_python_lets_go_of_is_not_held():
+    gone = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        between = x.exp()
+        gone.append(StorageWeakRef(between.untyped_storage()))
+        found = between.sum()
+        del between
+        gone.append(gone[0].expired())
+        return found
+
+    x = normal(3)
+    record = recorded(function, x)
+    assert gone[1]
+    assert torch.equal(replayed(tidy(record))(x)[0], x.exp().sum())
+
+
+def test_what_comes_to_a_place_that_was_let_go_of_is_something_new():
+    places = []
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(100):
+            x = (x * 1.5).sin()
+            places.append(x.data_ptr())
+        return x
+
+    record = recorded(function, normal(4096))
+    assert record.obstacle is None
+    assert len(set(places)) < 50  # memory is used again and again
+    made = [number for operation in record.operations for number in operation.results]
+    assert len({record.memory_of(number) for number in made}) == len(made) == 200
+    other = normal(4096)
+    assert all(torch.equal(replayed(one)(other)[0], function(other)) for one in (record, tidy(record)))
+
+
+def test_a_constant_is_held_though_python_lets_go_of_it():
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for number in range(20):
+            x = x + torch.from_numpy(np.full(64, number, np.float32)).exp() * 1e-9
+        return x
+
+    record, other = tidy(recorded(function, normal(64))), normal(64)
+    assert len(record.constants) >= 20
+    assert torch.equal(replayed(record)(other)[0], function(other))
+
+
+def test_a_tensor_that_is_turned_in_place_is_known_as_it_lies_then():
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.t_()
+        return y.t() + y
+
+    record, other = tidy(recorded(function, normal(3, 3))), normal(3, 3)
+    assert torch.equal(replayed(record)(other)[0], function(other))
+
+
+def test_memory_that_was_seen_before_and_comes_back_in_an_unseen_way_ends_the_record():
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        with torch.utils._python_dispatch._disable_current_modes():
+            unseen = y[1:]
+        return unseen + 1
+
+    assert recorded(function, normal(3)).obstacle == "a tensor came about in a way that cannot be seen"

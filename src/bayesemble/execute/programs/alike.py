@@ -6,7 +6,7 @@ from torch import Tensor
 
 from bayesemble.core.memory import how_many_fit
 
-_AT_A_TIME = 1 << 18  # numbers that are compared in one go, which takes several copies of them
+_AT_A_TIME = 1 << 16  # numbers that are compared in one go, which takes several copies of them
 
 
 def same(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
