@@ -8,6 +8,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from bayesemble.execute.programs.program import replayed, tidy
 from bayesemble.execute.programs.recorder import Record, Recorder
 
+SPARSE = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), torch.ones(2), (3, 3), check_invariants=True)
 GENERATOR = torch.Generator().manual_seed(0)
 
 
@@ -43,6 +44,7 @@ def test_what_is_changed_in_place_keeps_its_number_and_what_comes_from_outside_i
     assert found.values[found.constants.pop()] is outside
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # nested and sparse tensors are new to torch
 @pytest.mark.parametrize(
     "function",
     [
@@ -52,10 +54,13 @@ def test_what_is_changed_in_place_keeps_its_number_and_what_comes_from_outside_i
         lambda x: x + torch.randn(3),
         lambda x: x + torch.randn(3, generator=torch.Generator().manual_seed(0)),
         lambda x: torch.nn.functional.dropout(x, 0.5),
+        lambda x: x.to_sparse().to_dense(),
+        lambda x: SPARSE @ x,
+        lambda x: torch.nested.nested_tensor([x, x]).to_padded_tensor(0.0),
     ],
-    ids=["item", "if", "selection", "random", "generator", "dropout"],
+    ids=["item", "if", "selection", "random", "generator", "dropout", "sparse", "sparse constant", "nested"],
 )
-def test_there_is_no_record_of_what_depends_on_numbers_or_chance(function):
+def test_there_is_no_record_of_what_depends_on_numbers_or_chance_or_has_no_strides(function):
     x = torch.tensor([1.0, -2.0, 3.0])
     with torch.random.fork_rng():
         found = recorded(function, x)

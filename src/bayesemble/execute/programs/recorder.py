@@ -120,6 +120,8 @@ class Recorder(EagerMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.record.obstacle is None and not _strided((args, kwargs)):
+            self.give_up(f"{func} takes tensors that are sparse or nested")
         if self.record.obstacle is not None:
             return func(*args, **kwargs)
         slots = pytree.tree_map_only(Tensor, self._slot, (args, kwargs))
@@ -133,6 +135,8 @@ class Recorder(EagerMode):
             self.give_up(f"{func} draws random numbers")
         elif torch.Tag.dynamic_output_shape in func.tags or not all(isinstance(leaf, Tensor | None) for leaf in leaves):
             self.give_up(f"what is done depends on numbers that {func} gives")
+        elif not _strided(leaves):
+            self.give_up(f"{func} gives tensors that are sparse or nested")
         elif self._bytes > self._most_bytes:
             self.give_up("it takes too much memory")
         if self.record.obstacle is None:
@@ -191,3 +195,9 @@ def slots_of(operation: Operation) -> list[int]:
     """The tensors that an operation reads, by number."""
     leaves = pytree.tree_leaves((operation.args, operation.kwargs), is_leaf=lambda value: isinstance(value, Slot))
     return [leaf.number for leaf in leaves if isinstance(leaf, Slot)]
+
+
+def _strided(values: Any) -> bool:
+    """Whether all tensors among these lie in memory of their own by strides."""
+    tensors = (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor))
+    return all(tensor.layout is torch.strided and not tensor.is_nested for tensor in tensors)
