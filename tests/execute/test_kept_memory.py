@@ -84,7 +84,16 @@ def test_all_of_training_is_inside():
     assert module._inside == 0
 
 
-@pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"])
-def test_what_somebody_chose_is_left_alone(name, monkeypatch):
-    monkeypatch.setenv(name, "1")
-    assert _glibc.__wrapped__() is None
+@pytest.mark.parametrize(
+    ("name", "value", "left"),
+    [
+        ("MALLOC_TRIM_THRESHOLD_", "1", True),
+        ("MALLOC_MMAP_THRESHOLD_", "1", True),
+        ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0:glibc.malloc.trim_threshold=1", True),
+        ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=1", True),
+        ("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", False),
+    ],
+)
+def test_what_somebody_chose_is_left_alone(name, value, left, monkeypatch):
+    monkeypatch.setenv(name, value)
+    assert (_glibc.__wrapped__() is None) == left

@@ -18,7 +18,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHO
 _ALL = 2**31 - 1
 # The settings cannot be read, and setting one ends glibc's own search for both: these are the highest it would go to.
 _USUAL_TRIM, _USUAL_MMAP = 64 << 20, 32 << 20
-_CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+_CHOSEN_TUNABLES = ("glibc.malloc.trim_threshold", "glibc.malloc.mmap_threshold")  # others are no concern of ours
 
 _LOCK = threading.Lock()
 _inside = 0
@@ -30,7 +31,7 @@ def kept_memory() -> Iterator[None]:
 
     Blocks of 32 MiB or more are given back at once all the same: kept, they would leave holes that nothing fits into.
     Several threads may be inside; the last one that leaves gives the memory back. Nothing happens elsewhere than under
-    glibc, or where somebody has chosen its settings by the environment.
+    glibc, or where somebody has chosen these settings by the environment.
     """
     global _inside
     with _LOCK:
@@ -51,7 +52,9 @@ def kept_memory() -> Iterator[None]:
 @cache
 def _glibc() -> Any:
     """The C library, if it is one whose settings we may change."""
-    if sys.platform != "linux" or any(name in os.environ for name in _CHOSEN):
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    chosen = any(name in os.environ for name in _CHOSEN) or any(name in tunables for name in _CHOSEN_TUNABLES)
+    if sys.platform != "linux" or chosen:
         return None
     library = ctypes.CDLL(None)
     return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None

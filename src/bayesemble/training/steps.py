@@ -38,7 +38,7 @@ logger = logging.getLogger("bayesemble")
 # it takes a copy.
 _MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 27}
 _FEWEST_STEPS = 50  # of a run: to record a step takes as long as some dozens of them
-_TIMES_HELD = 8  # how many times as much may be held while a step is recorded
+_TIMES_GIVEN = 8  # how many times as much the operations of a step may give
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -143,32 +143,43 @@ class Steps:
 
     def _new(self, key: Hashable, state: State, batch: Batch, clock: Clock) -> _Program | None:
         """Record a step that a copy of the state takes; None if this cannot be done."""
-        trial, tensors, numbers = state.clone(), _tensors_of(batch), self._numbers(clock, state)
-        leaves = _leaves_of(trial)
         most = _MOST_BYTES[self.executor.steps] * self.executor.fits
-        recorder = Recorder([*leaves, *tensors, *numbers.values()], _TIMES_HELD * most)
-        if sum(leaf.nbytes for leaf in leaves) > most:
-            recorder.give_up("the members are too large to gain from it")
-        # The compiler makes one pass of it all, but none of parts of leaves.
-        task = replace(self.task, prior_block=sys.maxsize) if self.executor.steps == "compiled" else self.task
+        if sum(leaf.nbytes for leaf in self._leaves) > most:  # of these, not even a copy is made
+            self._unrecorded(key, "the members are too large to gain from it")
+            return None
         try:
-            with recorder:
-                after, info = self.method.step(trial, batch, Context(task, self.executor, clock, numbers))
+            record, after, info, in_place = self._recorded(state.clone(), batch, clock, _TIMES_GIVEN * most)
         except RuntimeError:
             return None  # the step itself may say better what is wrong
+        if record.obstacle is not None:
+            self._unrecorded(key, record.obstacle)
+            return None
+        replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
+        # Where steps that differ end the run, the one that was recorded need not be taken in Python again.
+        came_to = (after, info) if self.executor.steps == "compiled" else None
+        gives = None if in_place else after.map(lambda _, leaf: leaf.to("meta"))
+        program = _Program(replay, gives, tuple(info), came_to)
+        self._programs[key] = program
+        return program
+
+    def _recorded(self, trial: State, batch: Batch, clock: Clock, most_bytes: int) -> tuple[Record, State, Info, bool]:
+        """The record of a step that this state takes, what the step came to, and whether it did so in place."""
+        leaves, numbers = _leaves_of(trial), self._numbers(clock, trial)
+        recorder = Recorder([*leaves, *_tensors_of(batch), *numbers.values()], most_bytes)
+        # The compiler makes one pass of it all, but none of parts of leaves.
+        task = replace(self.task, prior_block=sys.maxsize) if self.executor.steps == "compiled" else self.task
+        with recorder:
+            after, info = self.method.step(trial, batch, Context(task, self.executor, clock, numbers))
         here = _leaves_of(after)
         in_place = len(here) == len(leaves) and all(one is other for one, other in zip(here, leaves, strict=True))
         record = recorder.finish([*info.values(), *([] if in_place else here)])
-        if record.obstacle is not None:
-            level = logging.WARNING if self.executor.steps == "compiled" else logging.INFO
-            logger.log(level, "a kind of step is not recorded: %s", record.obstacle)
-            self._programs[key] = None
-        else:
-            replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
-            # Where steps that differ end the run, the one that was recorded need not be taken in Python again.
-            came_to = (after, info) if self.executor.steps == "compiled" else None
-            self._programs[key] = _Program(replay, None if in_place else after, tuple(info), came_to)
-        return self._programs[key]
+        return record, after, info, in_place
+
+    def _unrecorded(self, key: Hashable, obstacle: str) -> None:
+        """Say why there is no record of a kind of step, and do not try again."""
+        level = logging.WARNING if self.executor.steps == "compiled" else logging.INFO
+        logger.log(level, "a kind of step is not recorded: %s", obstacle)
+        self._programs[key] = None
 
     def _compiled(self, record: Record) -> Replay:
         """The record as machine code; where that cannot be made, all steps are traced, unless some were compiled."""

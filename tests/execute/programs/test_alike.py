@@ -5,6 +5,8 @@ import math
 import pytest
 import torch
 
+from bayesemble.core.seeds import EagerMode
+from bayesemble.execute.programs import alike
 from bayesemble.execute.programs.alike import close, same
 
 ONE = torch.tensor([1.0, math.nan, -3.0])
@@ -39,3 +41,34 @@ def test_numbers_of_all_kinds_are_compared():
     truth = torch.tensor([True, False])
     assert close([truth], [truth])
     assert not close([truth], [~truth])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (5,), (5, 2, 1), (1, 12)])
+def test_large_tensors_are_compared_to_the_last_row_a_few_at_a_time(monkeypatch, shape):
+    monkeypatch.setattr(alike, "_AT_A_TIME", 4)
+    one = torch.ones(shape)
+    for place in (0, -1):
+        other = one.clone()
+        other[place] = 2
+        assert same([one], [one.clone()])
+        assert close([one], [one.clone()])
+        assert not same([one], [other])
+        assert not close([one], [other])
+
+
+def test_a_comparison_takes_less_memory_than_what_is_compared(monkeypatch):
+    class Largest(EagerMode):
+        numbers = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor) and not func.is_view:
+                self.numbers = max(self.numbers, found.numel())
+            return found
+
+    monkeypatch.setattr(alike, "_AT_A_TIME", 32)
+    one, largest = torch.ones(100, 8), Largest()
+    with largest:
+        assert same([one], [one])
+        assert close([one], [one])
+    assert largest.numbers == 32

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from bayesemble.core.errors import ExecutionError
 from bayesemble.core.files import cache_folder, replacing
-from bayesemble.execute.programs.program import Replay, slots_of, with_slots
-from bayesemble.execute.programs.recorder import Record, Slot
+from bayesemble.execute.programs.program import Replay, with_slots
+from bayesemble.execute.programs.recorder import Layout, Record, Slot, slots_of
 
 logger = logging.getLogger("bayesemble")
 
@@ -68,10 +68,11 @@ def fingerprint(record: Record) -> str:
     place = (torch.__version__, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
     digest.update(repr((_FORM, place, record.num_inputs, record.outputs)).encode())
     for number in (*range(record.num_inputs), *_constants(record)):
-        tensor = record.tensors[number]
-        digest.update(repr((number, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)).encode())
+        one = record.layouts[number]
+        digest.update(repr((number, one.shape, one.stride, one.dtype, one.device)).encode())
         if number in record.constants:
-            digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+            value = record.values[number]
+            digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     for one in record.operations:
         digest.update(repr((str(one.function), one.args, sorted(one.kwargs.items()), one.given)).encode())
     return digest.hexdigest()[:40]
@@ -93,7 +94,7 @@ def _compile(record: Record, path: Path) -> None:
     logger.info("compiling a step, which takes some seconds; it is kept in %s", path.parent)
     import torch._inductor.config as config
 
-    inputs = tuple(torch.empty_like(one).copy_(one) for one in record.tensors[: record.num_inputs])
+    inputs = tuple(_room(layout) for layout in record.layouts[: record.num_inputs])
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
@@ -105,6 +106,12 @@ def _compile(record: Record, path: Path) -> None:
         # The name has to end so; it is put in its place when all of it is there.
         made = torch._inductor.aoti_compile_and_package(program, package_path=f"{temporary}.pt2")
         Path(made).replace(temporary)
+
+
+def _room(layout: Layout) -> Tensor:
+    """A tensor without numbers of its own, which whoever looks at operations alone has no need of."""
+    bare = torch.empty_strided(layout.shape, layout.stride, dtype=layout.dtype, device="meta")
+    return torch.empty_like(bare, device=layout.device)
 
 
 @contextmanager
@@ -126,7 +133,7 @@ class _Straight(nn.Module):
         super().__init__()
         self.record = record
         for number in _constants(record):
-            self.register_buffer(f"constant_{number}", record.tensors[number])
+            self.register_buffer(f"constant_{number}", record.values[number])
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         tensors: dict[int | None, Tensor] = dict(enumerate(inputs))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bayesemble.execute.programs.program import Replay, replayed, slots_of, tidy, with_slots, written_by
-from bayesemble.execute.programs.recorder import Operation, Record, Slot
+from bayesemble.execute.programs.program import Replay, replayed, tidy, with_slots, written_by
+from bayesemble.execute.programs.recorder import Operation, Record, Slot, slots_of
 
 
 def divided(record: Record, num_common: int) -> tuple[Replay, Replay] | None:
@@ -63,12 +63,12 @@ def _unsteady(record: Record, own: set[int]) -> set[int]:
 
 
 def _slots_in(record: Record, memories: set[int]) -> set[int]:
-    return {number for number in range(len(record.tensors)) if record.memory_of(number) in memories}
+    return {number for number in range(len(record.layouts)) if record.memory_of(number) in memories}
 
 
 def _part(record: Record, operations: Sequence[Operation], inputs: Iterable[int], outputs: Iterable[int]) -> Record:
     """A record of some operations with inputs and outputs of its own, which takes other numbers."""
-    order = list(dict.fromkeys([*inputs, *range(len(record.tensors))]))
+    order = list(dict.fromkeys([*inputs, *range(len(record.layouts))]))
     numbers = {old: new for new, old in enumerate(order)}
     moved = []
     for operation in operations:
@@ -76,7 +76,8 @@ def _part(record: Record, operations: Sequence[Operation], inputs: Iterable[int]
         given = tuple(None if number is None else numbers[number] for number in operation.given)
         moved.append(Operation(operation.function, args, kwargs, given, operation.single))
     return Record(
-        [record.tensors[old] for old in order],
+        [record.layouts[old] for old in order],
+        {numbers[old]: tensor for old, tensor in record.values.items()},
         len(list(inputs)),
         {numbers[number] for number in record.constants},
         moved,

@@ -11,10 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesemble.execute.programs.recorder import Operation, Record, Slot, mapped
+from bayesemble.execute.programs.recorder import (
+    CONSTANT_BYTES,
+    MADE_BY_SHAPE,
+    Operation,
+    Record,
+    Slot,
+    found_in,
+    mapped,
+    slots_of,
+)
 
 aten = torch.ops.aten
-_CONSTANT_BYTES = 1 << 20  # the largest constant that is worked out beforehand
 
 # Python reaches these by a shorter way than the general one, with the same arguments.
 _SHORT = {
@@ -57,7 +65,6 @@ _SHORT = {
     )
     for name, overload in [names.split(".")]
 }
-_MADE_BY_SHAPE = {aten.ones_like.default, aten.zeros_like.default, aten.full_like.default}
 _ONE = {aten.mul.Scalar: 1, aten.mul.Tensor: 1, aten.div.Tensor: 1, aten.div.Scalar: 1, aten.pow.Tensor_Scalar: 1}
 
 Replay = Callable[..., tuple[Tensor, ...]]
@@ -65,7 +72,7 @@ Replay = Callable[..., tuple[Tensor, ...]]
 
 def tidy(record: Record) -> Record:
     """The same record without operations that do nothing."""
-    memory, tensors = _Memory(record), record.tensors
+    memory = _Memory(record)
     constants, stands_for, kept = set(record.constants), dict[int, int](), list[Operation]()
 
     def now(slot: Slot) -> Slot:
@@ -76,12 +83,12 @@ def tidy(record: Record) -> Record:
         moved = Operation(operation.function, args, kwargs, operation.given, operation.single)
         if _does_nothing(index, operation, memory):
             stands_for[operation.results[0]] = slots_of(moved)[0]
-        elif _is_constant(moved, constants, memory):
+        elif _is_constant(moved, constants, record, memory):
             constants.update(operation.results)
         else:
             kept.append(moved)
     outputs = [now(slot) for slot in record.outputs]
-    return Record(tensors, record.num_inputs, constants, _needed(kept, outputs), outputs)
+    return Record(record.layouts, record.values, record.num_inputs, constants, _needed(kept, outputs), outputs)
 
 
 def replayed(record: Record) -> Replay:
@@ -109,23 +116,11 @@ def with_slots(values: Any, function: Callable[[Slot], Any]) -> Any:
     return mapped(values, Slot, function)
 
 
-def slots_of(operation: Operation) -> list[int]:
-    """The tensors that an operation reads, by number."""
-    return _numbers_in([*operation.args, *operation.kwargs.values()])
-
-
-def _numbers_in(values: Any) -> list[int]:
-    """Numbers of the slots in an argument, or in several."""
-    if isinstance(values, Slot):
-        return [values.number]
-    return [number for value in values for number in _numbers_in(value)] if isinstance(values, list | tuple) else []
-
-
 class _Memory:
     """When the memory behind the tensors of a record is read and written, by the number of the operation."""
 
     def __init__(self, record: Record) -> None:
-        self.tensors, self.of = record.tensors, record.memory_of
+        self.layouts, self.of = record.layouts, record.memory_of
         self.lent: set[int] = set()
         """Memory that stands for a copy of it."""
         self.reads: dict[int, int] = {}
@@ -151,7 +146,7 @@ def written_by(operation: Operation) -> list[int]:
     for place, argument in enumerate(operation.function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = operation.args[place] if place < len(operation.args) else operation.kwargs.get(argument.name)
-            found += _numbers_in(value)
+            found += [slot.number for slot in found_in(value, Slot)]
     return found
 
 
@@ -160,12 +155,12 @@ def _does_nothing(index: int, operation: Operation, memory: _Memory) -> bool:
     slots = slots_of(operation)
     if operation.function._schema.is_mutable or not operation.single or not slots:
         return False
-    source, own = memory.tensors[slots[0]], memory.tensors[operation.results[0]]
-    if source.shape != own.shape or source.stride() != own.stride() or source.dtype != own.dtype:
+    source, own = memory.layouts[slots[0]], memory.layouts[operation.results[0]]
+    if source.shape != own.shape or source.stride != own.stride or source.dtype != own.dtype:
         return False
-    there, here = memory.of(slots[0]), memory.of(operation.results[0])
+    there, here = source.memory, own.memory
     if there == here:
-        return source.storage_offset() == own.storage_offset()
+        return source.offset == own.offset
     factor = _ONE.get(operation.function)
     if factor is None or operation.args[1:] != (factor,) or operation.kwargs or there in memory.lent:
         return False
@@ -177,14 +172,14 @@ def _does_nothing(index: int, operation: Operation, memory: _Memory) -> bool:
     return unnoticed
 
 
-def _is_constant(operation: Operation, constants: set[int], memory: _Memory) -> bool:
-    """Whether the result is the same every time."""
+def _is_constant(operation: Operation, constants: set[int], record: Record, memory: _Memory) -> bool:
+    """Whether the result is the same every time, and known."""
     sources, own = slots_of(operation), operation.results
     if operation.function._schema.is_mutable or not own or any(memory.writes.get(memory.of(n)) for n in own):
         return False
-    small = all(memory.tensors[number].untyped_storage().nbytes() <= _CONSTANT_BYTES for number in own)
-    known = operation.function in _MADE_BY_SHAPE or all(number in constants for number in sources)
-    return small and known
+    small = all(record.layouts[number].memory_bytes <= CONSTANT_BYTES for number in own)
+    same = operation.function in MADE_BY_SHAPE or all(number in constants for number in sources)
+    return small and same and all(number in record.values for number in own)
 
 
 def _needed(operations: list[Operation], outputs: Sequence[Slot]) -> list[Operation]:
@@ -215,7 +210,7 @@ def _text(value: Any, record: Record, names: dict[str, Any]) -> str:
     if isinstance(value, Slot):
         name = f"t{value.number}"
         if value.number in record.constants:
-            names[name] = record.tensors[value.number]
+            names[name] = record.values[value.number]
         return name
     if isinstance(value, list | tuple):
         inner = "".join(_text(one, record, names) + ", " for one in value)
