@@ -90,14 +90,14 @@ class WeightSpace(Space):
             estimate = interacting.norms(driving, forces.repelling, gram, team)
             interacting.watch(estimate, context)
             if forces.driving is not None:
-                estimate["driving"] = forces.driving[0, :2] if forces.even else forces.driving
+                estimate |= {"even": forces.driving[0, :2]} if forces.even else {"driving": forces.driving}
             device = state.members.weights.device
             estimate = {name: brought_to(found, device) for name, found in estimate.items()}
             push = push or {name: torch.empty_like(moving[name]) for name in names}
             # In large networks members are far apart, and a pass through all weights costs time.
             centred = method.centred and not interacting.is_large(context.task)
             put_push(push, forces.repelling, all_members.params, centred, team)
-        combine(estimate.get("driving"), push, gradients, factor, team)
+        combine(estimate.get("even", estimate.get("driving")), push, gradients, factor, team)
         state = method.ascend(interacting.keep_estimate(state, estimate), gradients, context)
         return state, info | interacting.told(state, factor, context.task)
 
