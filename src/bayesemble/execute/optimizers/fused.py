@@ -24,7 +24,8 @@ SCHEDULE_FREE = ("schedule_free_sgd", "schedule_free_adamw")
 FUSED = ("adam", "adamw", "sgd", "lion", *SCHEDULE_FREE)
 EPSILON = 1e-8
 BETA_2 = {"adam": 0.999, "adamw": 0.999, "lion": 0.99, "schedule_free_adamw": 0.999}
-_MOMENTS = ("first_moment", "second_moment", "momentum", "fast")
+FIRST_MOMENT = "first_moment"  # a slot: the running mean of the gradients
+_MOMENTS = (FIRST_MOMENT, "second_moment", "momentum", "fast")
 OPTIMIZER_SLOTS = (*_MOMENTS, "steps")
 _BLOCK = 1 << 17  # coordinates that are summed in single precision
 
@@ -92,7 +93,7 @@ class Optimizer:
                 slots["second_moment"] = allocator.zeros_like(params, "second_moment")
             sums = {name: torch.zeros((), dtype=torch.float64) for name in ("largest_rate", "sum", "share")}
             return {**slots, "steps": steps | sums}
-        moments = {slot: allocator.zeros_like(params, slot) for slot in ("first_moment", "second_moment")}
+        moments = {slot: allocator.zeros_like(params, slot) for slot in (FIRST_MOMENT, "second_moment")}
         return {**moments, "steps": steps}
 
     def update(
@@ -149,7 +150,7 @@ class Optimizer:
         update(
             leaves,
             slopes,
-            moments["first_moment"],
+            moments[FIRST_MOMENT],
             moments["second_moment"],
             [],
             [steps["step"]] * len(leaves),
