@@ -22,8 +22,8 @@ _FUNCTIONS = (  # seen to be the same at all places
 _PRODUCTS_AND_SUMS = "mm bmm baddbmm sum mean linalg_vector_norm"
 _COPIES = (
     "clone copy _to_copy _unsafe_view cat stack index index_select gather scatter_add fill zero zeros_like ones_like "
-    "full_like empty_like zeros ones full empty new_zeros new_ones new_full new_empty new_empty_strided scalar_tensor arange "
-    "select_backward slice_backward unsqueeze_copy expand_copy lift_fresh_copy randperm randint"
+    "full_like empty_like zeros ones full empty new_zeros new_ones new_full new_empty new_empty_strided scalar_tensor "
+    "arange select_backward slice_backward unsqueeze_copy expand_copy lift_fresh_copy randperm randint"
 )
 _UPDATES = "_fused_adam _fused_adamw _fused_sgd _foreach_add _foreach_mul _foreach_div"  # fit by fit, or arithmetic
 _KNOWN = frozenset(" ".join((_ARITHMETIC, _COMPARISON, _FUNCTIONS, _PRODUCTS_AND_SUMS, _COPIES, _UPDATES)).split())
