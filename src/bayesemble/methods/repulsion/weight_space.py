@@ -151,10 +151,13 @@ def share(driving: Tensor, gradients: list[Tensor], team: Team = ALONE) -> None:
     gradients need but be added up, which costs a fraction of a product.
     """
     for block in interacting.blocks(gradients, team):
-        own = interacting.joined(block)
         if driving.dim() == 1:
-            found = (driving[0] - driving[1]) * own + driving[1] * team.summed(own.sum(0))
+            own, other = driving
+            total = team.summed(torch.cat([part.sum(0) for part in block]))
+            for part, common in zip(block, total.split([part.shape[1] for part in block]), strict=True):
+                part.mul_(own - other).add_(other * common)
         else:
-            found = team.from_columns(interacting.mixed(driving, team.columns(own)), own.shape[1])
-        for part, shared in interacting.with_parts(block, found):
-            part.copy_(shared)
+            columns = interacting.joined(block)
+            found = team.from_columns(interacting.mixed(driving, team.columns(columns)), columns.shape[1])
+            for part, shared in interacting.with_parts(block, found):
+                part.copy_(shared)
