@@ -233,15 +233,11 @@ def _less_rounding(found: State, expected: State) -> State:
     theirs, ours = (state.slots.get(FIRST_MOMENT, {}) for state in (expected, found))
     largest = max((float(moment.abs().max()) for moment in theirs.values()), default=0.0)
     nothing = {name: torch.maximum(ours[name].abs(), theirs[name].abs()) <= _ROUNDING * largest for name in theirs}
-    groups = {
-        group: {
-            name: torch.where(nothing[name], expected.groups()[group][name], leaf)
-            if name in nothing and nothing[name].shape == leaf.shape
-            else leaf
-            for name, leaf in leaves.items()
-        }
-        for group, leaves in found.groups().items()
-    }
+    groups, wanted = found.groups(), expected.groups()
+    for group, leaves in groups.items():
+        of_weights = [name for name in nothing if name in leaves and leaves[name].shape == nothing[name].shape]
+        settled = {name: torch.where(nothing[name], wanted[group][name], leaves[name]) for name in of_weights}
+        groups[group] = leaves | settled
     return found.with_groups(groups)
 
 
