@@ -1,9 +1,11 @@
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.optim import lr_scheduler
 
+import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.execute import schedules
 from bayesemble.execute.schedules import Constant, Cosine, Cyclical, Exponential, Step, Warmup, resolve
@@ -124,3 +126,19 @@ def test_a_warm_up_to_nothing_known_is_refused():
         Warmup(0.1, then="linear")
     with pytest.raises(SettingError, match=r"share is a number in \(0, 1\), got 0"):
         Warmup(0.0)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [lr_scheduler.StepLR, partial(lr_scheduler.StepLR, step_size=3), lambda progress: None, lambda: 1.0],
+)
+def test_what_gives_no_factor_is_refused_before_training(schedule):
+    with pytest.raises(SettingError, match=r"gave none for 0\.0: .* there are be\.schedules\.Step"):
+        be.DeepEnsemble(schedule=schedule)
+
+
+@pytest.mark.parametrize(
+    "schedule", ["cosine", Step(), lambda progress: 1 - progress, lambda progress: torch.tensor(0.5)]
+)
+def test_functions_of_the_share_are_taken(schedule):
+    assert be.DeepEnsemble(schedule=schedule).schedule is schedule

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
+from bayesemble.core.errors import SettingError
 from bayesemble.core.settings import require, setting, validate
 
 
@@ -142,3 +143,16 @@ def resolve(schedule: ScheduleLike) -> Callable[[float], float]:
 def _named(schedule: str) -> Schedule:
     require(schedule in SCHEDULES, f"unknown schedule {schedule!r}; choose one of {', '.join(SCHEDULES)}")
     return SCHEDULES[schedule]()
+
+
+def check(schedule: ScheduleLike) -> None:
+    """Refuse what gives no number for the start of training, such as a scheduler of torch, which holds an optimiser."""
+    function = resolve(schedule)
+    try:
+        float(function(0.0))
+    except Exception as error:  # whatever was given may go wrong in its own way
+        raise SettingError(
+            "a schedule is a name, one of be.schedules, or a function of the share of training that is done, in "
+            f"[0, 1), which gives the factor on the learning rate; {schedule!r} gave none for 0.0: {error}. For a "
+            "scheduler of torch there are be.schedules.Step, Exponential, Cosine and Cyclical"
+        ) from error

@@ -27,6 +27,7 @@ from bayesemble.core.types import (
     map_tensors,
     tensors_of,
 )
+from bayesemble.execute import schedules
 from bayesemble.execute.optimizers import rates
 from bayesemble.execute.optimizers.fused import EPSILON, FUSED, SCHEDULE_FREE, Optimizer, clip_per_member
 from bayesemble.execute.optimizers.of_torch import BY_NAME, Factory, OfTorch, TorchOptimizer, as_setting, name_of
@@ -102,6 +103,7 @@ class GradientMethod(Method):
         super().__post_init__()
         both = self.bootstrap and self.own_order
         require(not both, "bootstrap=True gives members rows in an order of their own already; leave own_order out")
+        schedules.check(self.schedule)
         self._check_rates()
         self._check_optimizer()
 
