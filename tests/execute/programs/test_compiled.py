@@ -51,9 +51,10 @@ def test_optimisers_in_single_operations_take_the_steps_of_the_fused_ones(name, 
         torch.testing.assert_close(other, one)
 
 
-def test_gradients_of_dense_layers_lie_as_their_leaves_do_before_they_are_compiled():
-    """As a product that is read transposed, and by nothing else."""
-    weight, x, slope = normal(2, 4, 3), normal(2, 5, 3), normal(2, 5, 4)
+@pytest.mark.parametrize(("inputs", "outputs"), [(4, 3), (3, 4)])
+def test_gradients_of_dense_layers_lie_as_their_leaves_do_before_they_are_compiled(inputs, outputs):
+    """As a product that is read transposed, and by nothing else; a narrow one is turned in a pass of its own."""
+    weight, x, slope = normal(2, outputs, inputs), normal(2, 5, inputs), normal(2, 5, outputs)
 
     def gradient(weight: Tensor, x: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
         laid_out = torch.empty_like(weight).copy_(torch.bmm(x.mT, slope).mT)

@@ -28,8 +28,9 @@ logger = logging.getLogger("bayesemble")
 
 aten = torch.ops.aten
 FOLDER = "BAYESEMBLE_COMPILED"  # an environment variable
-_FORM = 3  # of the code that is made from a record
+_FORM = 4  # of the code that is made from a record
 _LONG_ENOUGH = 16  # shorter reductions are taken apart
+_NARROW = 16  # products with fewer columns are slow
 
 
 def compiled(record: Record) -> Replay:
@@ -169,8 +170,17 @@ def _turned(record: Record) -> set[int]:
 
 
 def _turned_product(one: Tensor, other: Tensor) -> Tensor:
-    """A product that lies in memory as its transpose does, so that whoever reads that goes straight through."""
-    return torch.bmm(other.mT, one.mT).mT
+    """A product that lies in memory as its transpose does, so that whoever reads that goes straight through.
+
+    If that transpose is narrow, the product is taken as it is and turned in a pass of its own, which is quicker. The
+    compiler would leave such a pass out, and read across in all places, were it not told where the numbers have to lie.
+    """
+    rows, columns = other.shape[-1], one.shape[-2]
+    if columns >= min(_NARROW, rows):
+        return torch.bmm(other.mT, one.mT).mT
+    from torch._inductor.inductor_prims import force_stride_order
+
+    return force_stride_order(torch.bmm(one, other).mT, (rows * columns, columns, 1)).mT
 
 
 def _adam(
