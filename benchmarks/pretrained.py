@@ -40,6 +40,7 @@ from bayesemble import metrics
 
 KINDS = ("head", "norm", "lora")
 METHODS = ("one network", "mc dropout", "deep ensemble", "repulsive", "swag", "laplace", "ecmp", "tfb")
+ATTENTION = {"query": r"self\.query", "key": r"self\.key", "value": r"self\.value", "output": r"output\.dense"}
 SCORES = ("accuracy", "nll", "ece", "auroc", "fpr95", "auroc_epistemic")
 SETTINGS = (
     "epochs",
@@ -47,6 +48,7 @@ SETTINGS = (
     "members",
     "rank",
     "last_layers",
+    "attention",
     "length",
     "batch_size",
     "learning_rate",
@@ -150,7 +152,8 @@ def model(arguments: argparse.Namespace, dropout: float = 0.0) -> Any:
     if arguments.kind == "norm":
         return be.adapt(network, "norm", head="head")
     layers = "|".join(str(layer) for layer in range(6 - arguments.last_layers, 6))
-    targets = rf"encoder\.layer\.(?:{layers})\.attention\.self\.(?:query|value)"
+    parts = "|".join(ATTENTION[name] for name in arguments.attention.split(","))
+    targets = rf"encoder\.layer\.(?:{layers})\.attention\.(?:{parts})"
     return be.adapt(network, "lora", targets=targets, rank=arguments.rank, head="head")
 
 
@@ -250,7 +253,8 @@ def few_rows(folder: Path, minilm: Path, rows: int, length: int, each: int = 1) 
 
 
 def adapted(minilm: Path, last_layers: int) -> nn.Module:
-    given = {"kind": "lora", "minilm": minilm, "hidden": 0, "rank": 8, "last_layers": last_layers}
+    given = {"kind": "lora", "minilm": minilm, "hidden": 0, "rank": 8}
+    given |= {"last_layers": last_layers, "attention": "query,value"}
     return model(argparse.Namespace(**given))
 
 
@@ -365,6 +369,7 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, default=256, help="units of the head; 0 is a single layer")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--last-layers", type=int, default=6, help="how many layers of the encoder have adapters")
+    parser.add_argument("--attention", default="query,value", help=f"which of its parts: {', '.join(ATTENTION)}")
     parser.add_argument("--length", type=int, default=24, help="tokens of a request; longer ones are cut")
     parser.add_argument("--precision", choices=("bf16",), help="number type of the network in training; else float32")
     parser.add_argument("--executor", default="auto", help="how members run, such as vmap or loop")
