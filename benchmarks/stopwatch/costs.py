@@ -14,6 +14,7 @@ import torch
 
 import bayesemble as be
 from bayesemble.core.types import Batch, Clock
+from bayesemble.execute.kept_memory import kept_memory
 from bayesemble.methods.base import Context
 from bayesemble.models import mlp, resnet18
 from bayesemble.training.prepare import prepare
@@ -43,9 +44,10 @@ def interaction(options: Options) -> None:
                     limit = limits.get((kind.__name__, space), 1.25)
                     methods[f"{kind.__name__}, {space} space"] = kind(num_members=members, space=space), limit
             takers = {key: _Cycles(case, method, wish, count) for key, (method, _) in methods.items()}
-            for _ in range(CYCLES * options.rounds):
-                for taker in takers.values():
-                    taker.take()
+            with kept_memory():  # as in fit
+                for _ in range(CYCLES * options.rounds):
+                    for taker in takers.values():
+                        taker.take()
             times = {key: 1000 * sum(taker.best) / CYCLE for key, taker in takers.items()}
             for key, took in times.items():
                 ratio = f"{took / times['DeepEnsemble']:.2f}x"

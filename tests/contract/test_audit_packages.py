@@ -142,6 +142,7 @@ def test_batches_of_mappings_say_which_of_them_are_labels():
     torch.testing.assert_close(found.predict(loader).probs, found.predict({"x": X}).probs)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # on a machine with one core
 def test_rows_from_worker_processes_are_those_of_one():
     """Rows are put into batches elsewhere; their order is drawn here."""
     rows = TensorDataset(X, Y)
