@@ -14,7 +14,7 @@ All methods have the same network, epochs, Adam with cosine decay and the vague 
 384-HIDDEN-150 (0 is 384-150), with dropout where MC dropout needs it. TFB widens one trained network on 450 validation
 rows, and is for adapters alone. AUROC and FPR95 tell requests of no intent from the test rows by the entropy of the
 averaged prediction. Memory is the peak of the process of a run. One line per run goes to the output file as it is done;
-a run that is there already is not repeated.
+a run that is there already with these settings is not repeated, and the table is of these settings alone.
 """
 
 import argparse
@@ -54,6 +54,8 @@ SETTINGS = (
     "learning_rate",
     "precision",
     "score",
+    "rows",
+    "test_rows",
 )
 FIGURES = ("seconds", "seconds_to_predict", "gigabytes", "megabytes_stored")
 PARTS = ("train", "val", "test", "oos_val", "oos_test")
@@ -253,9 +255,8 @@ def few_rows(folder: Path, minilm: Path, rows: int, length: int, each: int = 1) 
 
 
 def adapted(minilm: Path, last_layers: int) -> nn.Module:
-    given = {"kind": "lora", "minilm": minilm, "hidden": 0, "rank": 8}
-    given |= {"last_layers": last_layers, "attention": "query,value"}
-    return model(argparse.Namespace(**given))
+    network = {"kind": "lora", "hidden": 0, "rank": 8, "attention": "query,value"}
+    return model(argparse.Namespace(**network, minilm=minilm, last_layers=last_layers))
 
 
 def step(
@@ -383,10 +384,11 @@ def main() -> None:
     if arguments.figures:
         figures(arguments)
         return
-    rows = results.read(arguments.out)
+    alike = {key: getattr(arguments, key) for key in ("kind", *SETTINGS)}
+    rows = [row for row in results.read(arguments.out) if alike.items() <= row.items()]
     for seed in range(arguments.seeds):
         for name in arguments.methods.split(","):
-            known = any((row["kind"], row["method"], row["seed"]) == (arguments.kind, name, seed) for row in rows)
+            known = any((row["method"], row["seed"]) == (name, seed) for row in rows)
             if known or (name == "tfb" and arguments.kind != "lora"):
                 continue
             row = {"kind": arguments.kind, "method": name, "seed": seed, **in_own_process(run, name, seed, arguments)}

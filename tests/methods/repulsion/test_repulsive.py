@@ -10,7 +10,6 @@ import bayesemble as be
 from bayesemble.core.errors import SettingError
 from bayesemble.core.seeds import scoped
 from bayesemble.methods.repulsion.interacting import products
-from bayesemble.methods.repulsion.kernels import RBF, Laplace
 from helpers import quick_fit, small_mlp, table
 
 RELEASED = {
@@ -39,27 +38,6 @@ def test_calibrated_repulsion_keeps_steins_identity(whiten, count, dim):
     assert held == pytest.approx(
         float(be.scores.effective_dimension(be.scores.principal_axes(gram, dim), dim)), rel=1e-5
     )
-
-
-@pytest.mark.parametrize("kind", [be.Repulsive, be.Stein])
-@pytest.mark.parametrize("kernel", ["rbf", "laplace"])
-@pytest.mark.parametrize(("count", "dim"), [(2, 1), (5, 4), (6, 40)])
-def test_so_few_members_that_they_form_a_simplex_repel_as_their_kernel_says(kind, kernel, count, dim, monkeypatch):
-    """They are spared the kernel; as members without this short way they have the same forces."""
-    gram, _ = products([torch.randn(count, dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)])
-    estimators = [{"estimator": name} for name in ("kde", "sge", "ssge")] if kind is be.Repulsive else [{}]
-    found = [kind(num_members=count, kernel=kernel, **one).forces(gram, dim).repelling for one in estimators]
-    for one in (RBF, Laplace):
-        monkeypatch.setattr(one, "falls", False)
-    for one, quick in zip(estimators, found, strict=True):
-        slow = kind(num_members=count, kernel=kernel, **one).forces(gram, dim).repelling
-        torch.testing.assert_close(quick, slow, rtol=1e-5, atol=1e-8)
-
-
-def test_a_kernel_that_attracts_is_asked_however_few_the_members():
-    gram, _ = products([torch.randn(4, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)])
-    rises, falls = (be.Repulsive(num_members=4, kernel=one).forces(gram, 40).repelling for one in (torch.exp, "rbf"))
-    assert (rises.diagonal() * falls.diagonal() < 0).all()
 
 
 def test_uncalibrated_repulsion_is_as_small_as_the_notes_say():

@@ -155,18 +155,6 @@ def whitened(found: PrincipalAxes) -> tuple[Tensor, Tensor]:
     return len(vectors) * vectors @ vectors.T, len(vectors) * narrowed @ vectors.T
 
 
-def of_a_simplex(found: PrincipalAxes, dim: int) -> Tensor:
-    """The matrix A of 1 < n <= dim + 1 samples, whitened and calibrated, whatever the estimator and the kernel.
-
-    Whitened, each of so few samples is as far from every other: they are the corners of a regular simplex. A kernel
-    that falls with the distance then gives a multiple of x - mean, and Stein's identity says which:
-
-        A = -(effective / r) n B^+,   r the rank of B
-    """
-    back = whitened(found)[1]
-    return -(effective_dimension(found, dim) / found.rank.clamp(min=1)) * back
-
-
 def _estimate(x: Tensor, estimator: str, kernel: Kernel | None, eta: float) -> Tensor:
     _check(x, eta, None)
     # The rows of the matrix sum to zero; centring keeps the rounding of that small.

@@ -8,7 +8,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,9 +31,6 @@ class Kernel(ABC):
     """
 
     bandwidth: str | float = setting("median", _BANDWIDTH_HELP, choices=("median",), above=0)
-
-    falls: ClassVar[bool] = False
-    """Whether it is known to fall with the distance."""
 
     def __post_init__(self) -> None:
         validate(self)
@@ -65,8 +61,6 @@ class RBF(Kernel):
     Reference: Liu & Wang (2016); D'Angelo & Fortuin (2021).
     """
 
-    falls = True
-
     def couple(self, squared: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """L = k / length^2, and 0 where x = y: there it multiplies a difference that is 0, or rounding."""
         kernel = torch.exp(-squared / (2 * length**2))
@@ -81,8 +75,6 @@ class Laplace(Kernel):
 
     It has a kink at x = y, where its gradient is taken to be 0.
     """
-
-    falls = True
 
     def couple(self, squared: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """L = k / (length |x - y|), and 0 where x = y."""

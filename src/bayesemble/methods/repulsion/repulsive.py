@@ -24,7 +24,6 @@ from bayesemble.methods.repulsion.density_scores import (
     calibrate,
     effective_dimension,
     matrix_of,
-    of_a_simplex,
     principal_axes,
     score_matrix,
     whitened,
@@ -90,8 +89,6 @@ class Repulsive(MethodInSpace):
             return Forces(None, matrix)
         whiten = self.calibrate if self.whiten is None else self.whiten
         own = principal_axes(gram, dim)
-        if whiten and self.calibrate and kernel.falls and 1 < len(gram) <= dim + 1:
-            return Forces(None, of_a_simplex(own, dim))
         inner, back = whitened(own) if whiten else (gram, None)
         matrix = score_matrix(distances_of_gram(inner), self.estimator, kernel, self.eta, self.threshold)
         if back is not None:

@@ -27,7 +27,6 @@ from bayesemble.methods.repulsion.density_scores import (
     calibrate,
     effective_dimension,
     laplacian,
-    of_a_simplex,
     principal_axes,
     whitened,
 )
@@ -57,8 +56,6 @@ class Stein(MethodInSpace):
             inner = count * torch.eye(count).to(gram) - 1
         squared = distances_of_gram(inner)
         between, coupling = kernel.couple(squared, kernel.length(squared))
-        if even and kernel.falls:  # K is a I + b 1 1^T, and columns of A sum to zero
-            return Forces(between / count, (between[0, 0] - between[0, 1]) * of_a_simplex(axes, dim) / count, even)
         repelling = laplacian(coupling)
         if back is not None:
             ridged = between + _RIDGE * torch.eye(count, dtype=between.dtype, device=between.device)
