@@ -18,7 +18,7 @@ from bayesemble.execute.kept_memory import kept_memory
 from bayesemble.methods.base import Context
 from bayesemble.models import mlp, resnet18
 from bayesemble.training.prepare import prepare
-from bayesemble.training.steps import Steps
+from bayesemble.training.stepping.steps import Steps
 from stopwatch.race import CONVOLUTIONS, DENSE, EXECUTORS, SMALL, Case, Options, race, show, threads
 
 CYCLE = 8  # steps after which interaction does the same again

@@ -2,6 +2,7 @@
 
 STEPS=traced pytest tests/contract
 STEPS=compiled pytest tests/contract       # compiles each kind of step once, for 15 to 25 s; kept for the next time
+STEPS=traced MEMBERS=large pytest tests/contract  # members of any size are recorded as large ones are, without a copy
 """
 
 import os
@@ -11,7 +12,9 @@ import pytest
 
 from bayesemble.execute.choose import Choice
 from bayesemble.execute.executor import STEPS, Executor
-from bayesemble.training import prepare, steps
+from bayesemble.execute.programs import workspace
+from bayesemble.training import prepare
+from bayesemble.training.stepping import steps
 
 ASKED_FOR = os.environ.get("STEPS")
 
@@ -37,3 +40,6 @@ def _steps_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepare, "choose", chosen)
     monkeypatch.setattr(prepare, "wished", named)
     monkeypatch.setattr(steps, "_FEWEST_STEPS", 0)
+    if os.environ.get("MEMBERS") == "large":
+        monkeypatch.setattr(steps, "_LARGE_BYTES", 0)
+        monkeypatch.setattr(workspace, "_LARGE", 1)

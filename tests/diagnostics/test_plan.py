@@ -14,7 +14,7 @@ from bayesemble.core.seeds import scoped
 from bayesemble.diagnostics import plan as plan_module
 from bayesemble.diagnostics.plan import Forecast
 from bayesemble.models import mlp
-from bayesemble.training import steps
+from bayesemble.training.stepping import steps
 from helpers import dropout_mlp, images, norm_convnet, quick_fit, small_mlp, table
 
 SMALL = be.Task(small_mlp, be.Categorical())

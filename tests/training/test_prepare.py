@@ -11,7 +11,7 @@ from bayesemble.execute.choose import Choice
 from bayesemble.training.epochs import train
 from bayesemble.training.fit import complete
 from bayesemble.training.prepare import prepare
-from bayesemble.training.steps import Steps
+from bayesemble.training.stepping.steps import Steps
 from helpers import all_leaves, largest_difference, quick_fit, small_mlp, table
 
 TASK = be.Task(small_mlp, be.Categorical())

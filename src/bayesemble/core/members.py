@@ -220,6 +220,21 @@ class State:
                     found[group, name] = leaf
         return found
 
+    def part(self, start: int, stop: int, common: Collection[str] = ()) -> State:
+        """Views of the members from `start` up to `stop`, with what slots have of them.
+
+        What is kept for all together, as the slots that are `common`, is copied.
+        """
+        own = self._of_members().keys()
+
+        def of_slot(slot: str, leaves: Leaves) -> Leaves:
+            members = {name for name in leaves if (slot, name) in own and slot not in common}
+            return {n: leaf[start:stop] if n in members else leaf.clone() for n, leaf in leaves.items()}
+
+        return State(
+            self.members.part(start, stop), {slot: of_slot(slot, leaves) for slot, leaves in self.slots.items()}
+        )
+
     def clone(self) -> State:
         """Copy, so that training can go on without changing what was kept; frozen leaves that all share stay one."""
         own = {name: leaf for name, leaf in self.members.buffers.items() if name not in self.frozen}

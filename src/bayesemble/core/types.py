@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -156,14 +156,33 @@ class Batch:
 
     def rows_between(self, start: int, stop: int) -> Batch:
         """A view of the rows from `start` up to `stop`, of each member if they have rows of their own."""
+        return self._by_rows(lambda leaf, axis: leaf.narrow(axis, start, stop - start))
+
+    def rows_at(self, places: Tensor) -> Batch:
+        """A copy of the rows at these places, of each member if they have rows of their own."""
+        return self._by_rows(lambda leaf, axis: leaf.index_select(axis, places))
+
+    def _by_rows(self, function: Callable[[Tensor, int], Tensor]) -> Batch:
+        """The batch that a function makes of each tensor and the axis of its rows."""
 
         def rows(leaf: Tensor, per_member: bool) -> Tensor:
-            return leaf.narrow(1 if per_member else 0, start, stop - start)
+            return function(leaf, 1 if per_member else 0)
 
         inputs = map_tensors(lambda leaf: rows(leaf, self.inputs_per_member), self.inputs)
         places = None if self.rows is None else rows(self.rows, self.rows.dim() == 2)
         targets = pytree.tree_map(lambda leaf: rows(leaf, self.targets_per_member), self.targets)
         return Batch(inputs, targets, places, self.inputs_per_member, self.targets_per_member)
+
+    def of_members(self, start: int, stop: int) -> Batch:
+        """What the members from `start` up to `stop` see of it: a view."""
+        inputs, targets = self.inputs, self.targets
+        if self.inputs_per_member:
+            inputs = map_tensors(lambda leaf: leaf[start:stop], inputs)
+        if self.targets_per_member:
+            targets = targets[start:stop]
+        own = self.rows is not None and self.rows.dim() == 2
+        rows = self.rows[start:stop] if own else self.rows  # type: ignore[index]
+        return Batch(inputs, targets, rows, self.inputs_per_member, self.targets_per_member)
 
     def inputs_of(self, member: int) -> Inputs:
         """Give the inputs that one member sees."""
@@ -190,6 +209,11 @@ class Clock:
     def progress(self) -> float:
         """The share of the run that is done, in [0, 1); 1 of a run without steps."""
         return self.step / self.total_steps if self.total_steps else 1.0
+
+    def of_members(self, start: int, stop: int, num_members: int) -> Clock:
+        """The clock of some of the members, who draw the random numbers that they have among all."""
+        numbers, whole = seeds.members_of(self.seed, num_members)
+        return replace(self, seed=seeds.PartSeed(self.seed, numbers[start:stop], whole))
 
     def member_seeds(self, num_members: int) -> list[int]:
         """Seeds for what is random inside each member at this step, such as dropout masks."""

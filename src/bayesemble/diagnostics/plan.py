@@ -30,7 +30,9 @@ from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.prepare import prepare
 from bayesemble.training.run import Plan
-from bayesemble.training.steps import Steps
+from bayesemble.training.stepping.in_turn import StepsInTurn, steps_of
+from bayesemble.training.stepping.some_members import can_be_parted
+from bayesemble.training.stepping.steps import Steps
 
 _PROBE_SECONDS = 0.3
 _OTHER_ROUNDS, _OTHER_SECONDS = 2, 0.05  # for each other way
@@ -174,14 +176,16 @@ class _Probe:
     """The share of the batch."""
 
 
-def _steps(ensemble: Ensemble) -> Steps:
+def _steps(ensemble: Ensemble) -> Steps | StepsInTurn:
     """Steps as a run takes them, but that nothing is compiled, which takes longer than a forecast may."""
     steps = "traced" if ensemble.executor.steps == "compiled" else ensemble.executor.steps
     executor = replace(ensemble.executor, steps=steps)  # type: ignore[type-var]
-    return Steps(ensemble.method, ensemble.task, executor, fresh=True)
+    return steps_of(ensemble.method, ensemble.task, executor, ensemble.state, fresh=True)
 
 
-def _probe(ensemble: Ensemble, take_step: Steps, source: BatchSource, asked: Plan, budget: float) -> _Probe:
+def _probe(
+    ensemble: Ensemble, take_step: Steps | StepsInTurn, source: BatchSource, asked: Plan, budget: float
+) -> _Probe:
     """Take real steps after one that warms up; a long one is the only one."""
     state, batches = ensemble.executor.arrange(ensemble.state), _batches(ensemble, source, asked)
     loading, steps = [], list[float]()
@@ -209,9 +213,10 @@ def _memory(ensemble: Ensemble, batch: Batch) -> tuple[int, int, int]:
     """Bytes of the state, of the gradients of members that move in a step, and of activations at their peak."""
     task, method, executor, members = ensemble.task, ensemble.method, ensemble.executor, ensemble.state.members
     state = sum(leaf.nbytes for group in ensemble.state.groups().values() for leaf in group.values())
-    moving = min(method.num_members, method.gradients_per_step)
-    gradients = moving * (task.num_parameters + method.extent(task).extra) * task.dtype.itemsize
     at_a_time = (executor.chunk or members.num_members) if isinstance(executor, Vmap) else 1
+    in_turn = isinstance(executor, Vmap) and can_be_parted(method, ensemble.state, task)
+    moving = at_a_time if in_turn else min(method.num_members, method.gradients_per_step)
+    gradients = moving * (task.num_parameters + method.extent(task).extra) * task.dtype.itemsize
     saved = [at_a_time * size for size in _saved_bytes(task, members, batch)]
     largest_leaf = max(leaf.nbytes for leaf in members.params.values())
     temporary = max(largest_leaf, 2 * max(saved, default=0))
@@ -301,7 +306,8 @@ def _about_compiling(executor: Executor, seconds: float) -> list[str]:
 def _other_executors(ensemble: Ensemble, batch: Batch) -> tuple[list[Executor], str | None]:
     """The rule's executor if another was taken, or why vmap cannot run; and another number of threads."""
     task, members, taken = ensemble.task, ensemble.state.members, ensemble.executor
-    load = load_of(task, members, _few_rows(batch), batch.num_rows)
+    in_turn = can_be_parted(ensemble.method, ensemble.state, task)
+    load = load_of(task, members, _few_rows(batch), batch.num_rows, in_turn)
     by_rule, obstacle, found = row_for(load).executor(load), None, list[Executor]()
     if by_rule != replace(taken, steps=by_rule.steps):  # type: ignore[type-var]
         obstacle = vmap_obstacle(task, members, batch, slow=False) if isinstance(by_rule, Vmap) else None

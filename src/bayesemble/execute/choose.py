@@ -61,15 +61,18 @@ def choose(
     stepper: Stepper,
     steps: int = 0,
     method: Any = None,
+    in_turn: bool = False,
 ) -> Choice:
     """Settle on an executor: the one asked for, the rule's under "auto", the quickest under "measure".
 
-    `steps` are those that could be compiled. What is measured for a method is kept: see `execute/measured.py`.
+    `steps` are those that could be compiled; `in_turn` says whether some members can take whole steps after the others.
+    What is measured for a method is kept: see `execute/measured.py`.
     """
     executor = wished(wish)
     if executor is None:
         auto = wish == "auto"
-        choice = _by_rule(task, state.members, batch, steps) if auto else _quickest(task, state, batch, stepper, method)
+        given = task, state, batch
+        choice = _by_rule(*given, steps, in_turn) if auto else _quickest(*given, stepper, method)
         logger.info("executor: %s (%s)", choice.executor, choice.reason)
         return choice
     if isinstance(executor, Vmap):
@@ -163,9 +166,10 @@ def for_draws(executor: Executor, function: MemberFunction, members: Members, in
     return executor if heard or not _close(expected, found) else vectorised
 
 
-def _by_rule(task: BoundTask, members: Members, batch: Batch, steps: int) -> Choice:
+def _by_rule(task: BoundTask, state: State, batch: Batch, steps: int, in_turn: bool) -> Choice:
+    members = state.members
     with thread_count(Loop(threads=1)):  # a few rows
-        load = load_of(task, members, _few_rows(batch, 1), batch.num_rows)
+        load = load_of(task, members, _few_rows(batch, 1), batch.num_rows, in_turn)
         row = row_for(load)
         executor = row.executor(load)
         obstacle = vmap_obstacle(task, members, batch, slow=False) if isinstance(executor, Vmap) else None

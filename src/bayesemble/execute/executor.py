@@ -39,9 +39,10 @@ class Executor(ABC):
         """How many fits the members belong to, those of a fit one behind the other: see `SideBySide`."""
         return 1
 
-    def tensors_of_leaf(self, members: Members) -> int:
-        """How many tensors an optimiser takes a leaf for, so that nothing it rounds depends on others beside it."""
-        return self.fits
+    def members_of_a_tensor(self, members: Members) -> int | None:
+        """How many members of a leaf an optimiser takes for one tensor, so that nothing it rounds depends on others
+        beside them; None is all."""
+        return None
 
     @property
     @abstractmethod

@@ -49,6 +49,12 @@ def kept_memory() -> Iterator[None]:
                 _glibc().malloc_trim(0)
 
 
+def give_back() -> None:
+    """Give what is free to the system at once, for what is done once leaves holes that steps have no use for."""
+    if _glibc():
+        _glibc().malloc_trim(0)
+
+
 @cache
 def _glibc() -> Any:
     """The C library, if it is one whose settings we may change."""

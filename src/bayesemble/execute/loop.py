@@ -33,9 +33,9 @@ class Loop(Executor):
         """Its order in memory, and how it predicts."""
         return ["channels-last"] * self.channels_last + ["with draws by vmap"] * self.draws_by_vmap
 
-    def tensors_of_leaf(self, members: Members) -> int:
-        """One for each member, unless members share some."""
-        return 1 if members.shared & members.params.keys() else members.num_members
+    def members_of_a_tensor(self, members: Members) -> int | None:
+        """One, unless members share some."""
+        return None if members.shared & members.params.keys() else 1
 
     @property
     def runs_few_members(self) -> bool:

@@ -24,6 +24,7 @@ from bayesemble.task.task import BoundTask
 FEW_MEMBERS = 2
 MANY_NUMBERS = 450_000  # of one member in a step
 NUMBERS_TOGETHER = 6_000_000  # that vmap handles at a time
+NUMBERS_IN_TURN = 2_500_000  # at a time, where each chunk of members takes its whole step
 NUMBERS_OF_ONE_THREAD = 500_000  # handled at a time
 NUMBERS_PREDICTED_TOGETHER = 1 << 21
 FEWEST_ROWS, MOST_ROWS = 16, 1 << 14  # predicted in one go
@@ -43,6 +44,8 @@ class Load:
     """Layers with convolutions of images."""
     convolutional: bool
     """Whether there are convolutions of any kind."""
+    in_turn: bool = False
+    """Whether some members can take whole steps after the others."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,9 @@ def one_by_one(load: Load) -> Loop:
 
 
 def _all_at_once(load: Load) -> Executor:
-    chunks = math.ceil(load.members * load.numbers / NUMBERS_TOGETHER)
+    chunks = math.ceil(load.members * load.numbers / (NUMBERS_IN_TURN if load.in_turn else NUMBERS_TOGETHER))
     size = math.ceil(load.members / chunks)
+    size += size % 2 if load.in_turn else 0  # products of an even number are shared out evenly over threads
     return Vmap(None if chunks == 1 else size, threads=_threads(size * load.numbers))
 
 
@@ -82,11 +86,11 @@ RULE = (
 def repays_compiling(load: Load, steps: int) -> bool:
     """Whether so many steps are worth compiling: what is gained in each is Python, and passes through memory.
 
-    Members that are run in chunks are left alone: their program would be as many times as long.
+    Members whose gradients are taken in chunks are left alone: their program would be as many times as long.
     """
     numbers = load.members * load.numbers
     gained = 0.2 + 0.6e-6 * numbers  # milliseconds
-    return numbers <= NUMBERS_TOGETHER and steps * gained >= REPAID * MILLISECONDS_TO_COMPILE
+    return (load.in_turn or numbers <= NUMBERS_TOGETHER) and steps * gained >= REPAID * MILLISECONDS_TO_COMPILE
 
 
 def row_for(load: Load) -> Row:
@@ -99,13 +103,14 @@ def is_convolutional(task: BoundTask) -> bool:
     return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in task.module.modules())
 
 
-def load_of(task: BoundTask, members: Members, few: Batch, num_rows: int) -> Load:
+def load_of(task: BoundTask, members: Members, few: Batch, num_rows: int, in_turn: bool = False) -> Load:
     """Count what one member handles in a step with `num_rows` rows, by running it on a few of them."""
     return Load(
         members.num_members,
         task.num_parameters + math.ceil(num_rows * _activations(task, members, few)),
         sum(isinstance(layer, nn.Conv2d) for layer in task.module.modules()),
         is_convolutional(task),
+        in_turn,
     )
 
 

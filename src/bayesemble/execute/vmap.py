@@ -11,7 +11,7 @@ from torch import Tensor
 from bayesemble.core.members import Members, State
 from bayesemble.core.offload import MEMORY, Allocator
 from bayesemble.core.settings import setting, validate
-from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs, map_tensors
+from bayesemble.core.types import Batch, Inputs, Leaves, MemberFunction, OutputFunction, Outputs
 from bayesemble.execute.executor import STEPS, Executor, gradient_leaves, slopes
 from bayesemble.execute.optimizers.fused import turned_like
 from bayesemble.execute.randomness import per_member as random_per_member
@@ -37,6 +37,10 @@ class Vmap(Executor):
         """A chunk at a time, if there are chunks."""
         return self.chunk is not None
 
+    def members_of_a_tensor(self, members: Members) -> int | None:
+        """Those of a chunk, whether chunks take whole steps one after the other or only gradients."""
+        return None if members.shared & members.params.keys() else self.chunk
+
     def arrange(self, state: State) -> State:
         """Vectorised members lie one behind the other."""
         return state.map(lambda _, leaf: leaf.contiguous())
@@ -55,7 +59,7 @@ class Vmap(Executor):
             space = {n: torch.empty_like(leaf) for n, leaf in members.params.items() if n not in members.shared}
         for start, stop in self._chunks(members):
             own = None if seeds is None else seeds[start:stop]
-            chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
+            chunk, rows = members.part(start, stop), batch.of_members(start, stop)
             leaves = gradient_leaves(chunk.params)
             with torch.enable_grad(), random_per_member(own):
                 mapped = _vectorised(function, chunk, rows, random=own is not None)
@@ -87,7 +91,7 @@ class Vmap(Executor):
         with torch.enable_grad():
             for start, stop in self._chunks(members):
                 own = None if seeds is None else seeds[start:stop]
-                chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
+                chunk, rows = members.part(start, stop), batch.of_members(start, stop)
                 leaves.append(gradient_leaves(chunk.params))
                 with random_per_member(own):
                     mapped = _vectorised(function, chunk, rows, random=own is not None)
@@ -105,7 +109,7 @@ class Vmap(Executor):
         parts = []
         for start, stop in self._chunks(members):
             own = None if seeds is None else seeds[start:stop]
-            chunk, rows = members.part(start, stop), _rows_of(batch, start, stop)
+            chunk, rows = members.part(start, stop), batch.of_members(start, stop)
             with random_per_member(own):
                 mapped = _vectorised(function, chunk, rows, random=own is not None)
                 parts.append(mapped(chunk.params, chunk.buffers, rows.inputs, rows.targets))
@@ -144,6 +148,10 @@ class SideBySide(Vmap):
         """How many fits there are."""
         return self.num_fits
 
+    def members_of_a_tensor(self, members: Members) -> int:
+        """Those of a fit."""
+        return members.num_members // self.num_fits
+
 
 def _vectorised(function: Callable[..., Any], members: Members, batch: Batch, random: bool) -> Callable[..., Any]:
     """The function over all members; their number is one more argument, as all leaves and rows may be shared."""
@@ -160,15 +168,6 @@ def _vectorised(function: Callable[..., Any], members: Members, batch: Batch, ra
 
     mapped = torch.vmap(numbered, in_dims=axes, randomness="different" if random else "error")
     return partial(mapped, torch.arange(members.num_members))
-
-
-def _rows_of(batch: Batch, start: int, stop: int) -> Batch:
-    inputs, targets = batch.inputs, batch.targets
-    if batch.inputs_per_member:
-        inputs = map_tensors(lambda leaf: leaf[start:stop], inputs)
-    if batch.targets_per_member:
-        targets = targets[start:stop]
-    return Batch(inputs, targets, None, batch.inputs_per_member, batch.targets_per_member)
 
 
 def _space(members: Members, allocator: Allocator) -> Leaves:

@@ -152,6 +152,8 @@ class Method(ABC):
     independent: ClassVar[bool] = False
     """Whether each member moves without regard to the others, and what a slot has of it lies at its number, so that
     one can be left behind."""
+    moves_by_gradient_alone: ClassVar[bool] = False
+    """Whether each member moves, in place, along `uphill` alone, and nothing else looks at the members on the way."""
     changeable: ClassVar[tuple[str, ...]] = ()
     """Settings that may change when a run is resumed: those that nothing in the state depends on."""
     common_slots: ClassVar[tuple[str, ...]] = ()
@@ -160,10 +162,13 @@ class Method(ABC):
     """Slots `(member, ...)` that networks are drawn from, beside the members."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """A class with a step of its own has to say anew which of them are alike."""
+        """A class with a step of its own has to say anew which of them are alike, and whether members move alone."""
         super().__init_subclass__(**options)
         if "step" in cls.__dict__ and "kind_of_step" not in cls.__dict__:
             cls.kind_of_step = Method.kind_of_step  # type: ignore[method-assign]
+        own = {"step", "uphill", "ascend"} & cls.__dict__.keys()
+        if own and "moves_by_gradient_alone" not in cls.__dict__:
+            cls.moves_by_gradient_alone = False
 
     def __post_init__(self) -> None:
         validate(self)

@@ -96,7 +96,6 @@ class GradientMethod(Method):
     adversarial: float = setting(0.0, "size of the FGSM step in units of the inputs; 0 turns it off", least=0)
 
     changeable = ("learning_rate", "rate_per_member", "schedule", "clip")
-    moves_by_gradient_alone = False  # along `uphill`, and nothing else looks at the members on the way
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", as_setting(self.optimizer))
@@ -282,8 +281,8 @@ class GradientMethod(Method):
         torch._foreach_div_(list(direction.values()), -context.task.num_data)
         if self.clip is not None:
             clip_per_member(direction, self.clip, state.members.shared)
-        params, fits = state.members.params, context.executor.tensors_of_leaf(state.members)
-        self.make_optimizer().update(params, direction, state.slots, self._rates(params, context), fits)
+        params, together = state.members.params, context.executor.members_of_a_tensor(state.members)
+        self.make_optimizer().update(params, direction, state.slots, self._rates(params, context), together)
         return state
 
     def _rates(self, params: Leaves, context: Context) -> rates.Rate | list[rates.Part]:

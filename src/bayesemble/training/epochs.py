@@ -37,7 +37,8 @@ from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.checkpoint import Row
 from bayesemble.training.run_folders.due import Timer
 from bayesemble.training.run_folders.standing import Standing
-from bayesemble.training.steps import Steps
+from bayesemble.training.stepping.in_turn import StepsInTurn, steps_of
+from bayesemble.training.stepping.steps import Steps
 from bayesemble.training.stopping import StopRequest, stop_requests
 
 logger = logging.getLogger("bayesemble")
@@ -61,7 +62,8 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
             for name, words in ensemble.method.resolved(ensemble.task).items():
                 bar.say(f"{name}: {words}")
                 logger.info("%s: %s", name, words)
-            steps = Steps(ensemble.method, ensemble.task, ensemble.executor, fresh=not taken, team=plan.team)
+            made = ensemble.method, ensemble.task, ensemble.executor, ensemble.state
+            steps = steps_of(*made, fresh=not taken, team=plan.team)
             with request.noting():
                 plan.callbacks.start(ensemble)
             run = _through_epochs(run, steps, source, held_out, plan, bar, request)
@@ -84,7 +86,7 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
 
 def _through_epochs(
     run: Run,
-    steps: Steps,
+    steps: Steps | StepsInTurn,
     source: BatchSource,
     held_out: BatchSource | None,
     plan: Plan,
@@ -123,7 +125,7 @@ def after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progres
 
 def _train_epoch(
     run: Run,
-    take_step: Steps,
+    take_step: Steps | StepsInTurn,
     source: BatchSource,
     rows: Tensor | None,
     plan: Plan,
@@ -224,7 +226,7 @@ def with_figure(ensemble: Ensemble, name: str, figure: float) -> Ensemble:
     return replace(ensemble, history=[*rows, last | {name: figure}])
 
 
-def _step(take_step: Steps, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
+def _step(take_step: Steps | StepsInTurn, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
     """One step, or a sentence about the batch of a single row that batch norm cannot take."""
     try:
         return take_step(state, batch, clock)

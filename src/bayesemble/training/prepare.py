@@ -18,6 +18,7 @@ from bayesemble.core.settings import require, whole
 from bayesemble.core.types import in_parts, widest
 from bayesemble.execute.choose import Choice, choose, wished
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.kept_memory import give_back
 from bayesemble.execute.precision import check_precision
 from bayesemble.execute.ranks.team import ALONE
 from bayesemble.methods import Method
@@ -47,6 +48,7 @@ from bayesemble.training.run_folders.fingerprint import check_same
 from bayesemble.training.run_folders.loading import restore
 from bayesemble.training.run_folders.recording import FOLDER, Recording
 from bayesemble.training.run_folders.standing import Standing, check_same_run
+from bayesemble.training.stepping.some_members import can_be_parted
 
 
 class Ready(NamedTuple):
@@ -166,15 +168,8 @@ def prepare(
     features, plain = None if method.changes_inputs else FrozenFeatures.of(placed, device), source
     source, held_out = with_features(source, held_out, features, cache)
     if found is None:
-        run = _start(
-            placed,
-            method,
-            source,
-            executor,
-            plan,
-            _members_of(start) if isinstance(start, Ensemble) else start,
-            part,
-        )
+        begun = _members_of(start) if isinstance(start, Ensemble) else start
+        run = _start(placed, method, source, executor, plan, begun, part)
     else:
         run = _resume(found, placed, method, plain, wish, plan, change, part)
     if record is not None:
@@ -327,7 +322,9 @@ def _start(
     alike = type(method).kind_of_step is not Method.kind_of_step and method.unrecorded is None
     recorded = alike and not task.stochastic
     steps = plan.total_steps if recorded else 0
-    choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method)
+    in_turn = can_be_parted(method, state, task, plan.team)
+    choice = wish if isinstance(wish, Choice) else choose(wish, task, state, batch, stepper, steps, method, in_turn)
+    give_back()
     check_common(state, method, plan.team)
     executor = agreed(choice.executor, plan.team)
     arranged = executor.arrange(state)

@@ -41,7 +41,7 @@ from bayesemble.training.fit import complete
 from bayesemble.training.prepare import Ready, prepare
 from bayesemble.training.progress import Progress
 from bayesemble.training.run import Run
-from bayesemble.training.steps import Steps
+from bayesemble.training.stepping.steps import Steps
 from bayesemble.training.stopping import StopRequest, stop_requests
 
 _NO_SEED: Any = object()  # nothing can be drawn from it: each fit has a seed of its own

@@ -111,7 +111,7 @@ def test_leaves_of_several_fits_move_to_the_bits_of_each_alone(optimizer, of_tor
     params, steps = leaves(5), [leaves(5) for _ in range(4)]
     moved, slots = {name: leaf.clone() for name, leaf in params.items()}, optimizer.init(params)
     for gradients in steps:
-        optimizer.update(moved, gradients, slots, 0.05, fits=5)
+        optimizer.update(moved, gradients, slots, 0.05, together=2)
     for fit in range(5):
         own = slice(2 * fit, 2 * fit + 2)
         parts = [{name: leaf[own].clone() for name, leaf in whole.items()} for whole in (params, *steps)]

@@ -102,13 +102,13 @@ class Optimizer:
         gradients: Leaves,
         slots: dict[str, Leaves],
         learning_rate: Rate | Sequence[Part],
-        fits: int = 1,
+        together: int | None = None,
     ) -> None:
         """Take one step downhill, in place, at one rate or at that of each part.
 
         The last numbers of a tensor that do not fill a vector of the processor are rounded in another way than the
-        others. So where leaves hold members of several `fits`, or of which each is one, those of each are a tensor of
-        their own.
+        others. So where members must not feel what else a leaf holds, so many of them `together` are a tensor of their
+        own.
         """
         if "steps" in slots:
             slots["steps"]["step"].add_(1)
@@ -120,8 +120,8 @@ class Optimizer:
         unbound: dict[str, dict[str, Sequence[Tensor]]] = {group: {} for group in groups}
         for part in whole:
             own = {group: of_part(leaves, part, unbound[group]) for group, leaves in groups.items()}
-            if fits > 1 and part.member is None:
-                own = {group: _each(leaves, fits) for group, leaves in own.items()}
+            if together is not None and part.member is None:
+                own = {group: _parted(leaves, together) for group, leaves in own.items()}
             with torch.no_grad():
                 self._move(own.pop("leaves"), own.pop("slopes"), own, slots.get("steps", {}), part.rate)
 
@@ -217,9 +217,9 @@ def leaf_rows(leaf: Tensor) -> Tensor:
     return leaf.permute(0, *order).reshape(len(leaf), -1)
 
 
-def _each(leaves: list[Tensor], fits: int) -> list[Tensor]:
-    """Views of what belongs to each fit."""
-    return [part for leaf in leaves for part in leaf.chunk(fits)]
+def _parted(leaves: list[Tensor], together: int) -> list[Tensor]:
+    """Views of so many members each."""
+    return [part for leaf in leaves for part in leaf.split(together)]
 
 
 def laid_out_like(gradient: Tensor, leaf: Tensor) -> Tensor:

@@ -172,11 +172,12 @@ class TorchOptimizer:
         gradients: Leaves,
         slots: dict[str, Leaves],
         learning_rate: Rate | Sequence[Part],
-        fits: int = 1,
+        together: int | None = None,
     ) -> None:
         """Take one step downhill, in place, at one rate or at that of each part.
 
-        Operations of torch round a number in the same way wherever it lies, so that `fits` make no difference.
+        Operations of torch round a number in the same way wherever it lies: how many members are taken `together` makes
+        no difference.
         """
         whole = [Part(list(params), None, learning_rate)] if not isinstance(learning_rate, Sequence) else learning_rate
         groups: list[dict[str, Any]] = []

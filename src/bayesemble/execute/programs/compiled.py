@@ -23,6 +23,7 @@ from bayesemble.core.errors import ExecutionError
 from bayesemble.core.files import cache_folder, replacing
 from bayesemble.execute.programs.program import Replay, with_slots
 from bayesemble.execute.programs.recorder import Layout, Record, Slot, slots_of
+from bayesemble.execute.programs.turning import read_transposed
 
 logger = logging.getLogger("bayesemble")
 
@@ -144,7 +145,7 @@ class _Straight(nn.Module):
         def tensor(slot: Slot) -> Tensor:
             return tensors[slot.number]
 
-        turned = _turned(record)
+        turned = read_transposed(record)
         for index, one in enumerate(record.operations):
             args, kwargs = with_slots((one.args, one.kwargs), tensor)
             function = _turned_product if index in turned else _IN_PARTS.get(one.function, one.function)
@@ -157,16 +158,6 @@ def _constants(record: Record) -> list[int]:
     """The constants that are read."""
     read = {number for one in record.operations for number in slots_of(one)} | {slot.number for slot in record.outputs}
     return sorted(record.constants & read)
-
-
-def _turned(record: Record) -> set[int]:
-    """Products of matrices that are read transposed alone, as the gradients of dense layers are, by their place."""
-    readers: dict[int, set[bool]] = {slot.number: {False} for slot in record.outputs}
-    for one in record.operations:
-        for number in slots_of(one):
-            readers.setdefault(number, set()).add(one.function is aten.transpose.int)
-    products = ((index, one) for index, one in enumerate(record.operations) if one.function is aten.bmm.default)
-    return {index for index, one in products if readers.get(one.results[0]) == {True}}
 
 
 def _turned_product(one: Tensor, other: Tensor) -> Tensor:

@@ -21,6 +21,8 @@ from bayesemble.execute.programs.recorder import (
     mapped,
     slots_of,
 )
+from bayesemble.execute.programs.turning import turned
+from bayesemble.execute.programs.workspace import INTO, MADE_EMPTY, Workspace
 
 aten = torch.ops.aten
 
@@ -91,15 +93,26 @@ def tidy(record: Record) -> Record:
     return Record(record.layouts, record.values, record.num_inputs, constants, _needed(kept, outputs), outputs)
 
 
-def replayed(record: Record) -> Replay:
-    """A function `(inputs) -> outputs` that carries the operations out, one after the other."""
-    names: dict[str, Any] = {}
+def replayed(record: Record, workspace: Workspace | None = None) -> Replay:
+    """A function `(inputs) -> outputs` that carries the operations out, one after the other.
+
+    Large results on the way come to lie in the workspace, if there is one, which no other thread may use then.
+    """
+    record = record if workspace is None else turned(record)
+    places = {} if workspace is None else workspace.places(record)
+    names: dict[str, Any] = {f"w{number}": place for number, place in places.items()}
     lines = [f"def replay({', '.join(f't{i}' for i in range(record.num_inputs))}):"]
     last = _last_uses(record)
     for index, operation in enumerate(record.operations):
-        names[f"f{index}"] = _SHORT.get(operation.function, operation.function._op)
+        place = [f"w{number}" for number in operation.results if number in places]
+        if place and operation.function in MADE_EMPTY:
+            lines.append(f"    t{operation.results[0]} = {place[0]}")
+            continue
+        place = place if operation.function in INTO else []
+        names[f"f{index}"] = INTO[operation.function] if place else _short(operation.function)
         parts = [_text(value, record, names) for value in operation.args]
         parts += [f"{key}={_text(value, record, names)}" for key, value in operation.kwargs.items()]
+        parts += [f"out={name}" for name in place]
         targets = ", ".join("_" if number is None else f"t{number}" for number in operation.given)
         targets += "" if operation.single else ","
         gone = [f"t{number}" for number in last.get(index, ())]
@@ -109,6 +122,10 @@ def replayed(record: Record) -> Replay:
     exec("\n".join(lines), names)
     replay: Replay = names["replay"]
     return replay
+
+
+def _short(function: Any) -> Any:
+    return _SHORT.get(function, function._op)
 
 
 def with_slots(values: Any, function: Callable[[Slot], Any]) -> Any:

@@ -144,9 +144,13 @@ class Recorder(EagerMode):
         if self.record.obstacle is not None:
             return func(*args, **kwargs)
         slots = mapped((args, kwargs), Tensor, self._slot)
-        found = func(*args, **kwargs)
+        found = self._carried_out(func, args, kwargs)
         self._keep(func, slots, found)
         return found
+
+    def _carried_out(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation gives."""
+        return func(*args, **kwargs)
 
     def _keep(self, func: Any, slots: Any, found: Any) -> None:
         leaves = [] if found is None else pytree.tree_leaves(found)

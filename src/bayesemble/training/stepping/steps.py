@@ -4,6 +4,9 @@ A step in Python spends most of its time on the way to the operations, through a
 operations alone, on the same tensors in the same order, so that it gives the same bits. Compiled, it gives the same
 up to rounding. Now and then, at the first, the second, the fourth, the eighth repetition and so on, a step is taken
 both ways, to see that this is so.
+
+A copy of large members would take much memory. If they know nothing of one another, their steps are therefore recorded
+without being carried out, and a few of them take the steps in Python that all are compared by.
 """
 
 from __future__ import annotations
@@ -21,24 +24,29 @@ from bayesemble.core.errors import ExecutionError, TrainingError
 from bayesemble.core.members import State
 from bayesemble.core.types import Batch, Clock, Info, tensors_of, widest
 from bayesemble.execute.executor import Executor
+from bayesemble.execute.kept_memory import give_back
 from bayesemble.execute.loop import Loop
 from bayesemble.execute.optimizers.fused import FIRST_MOMENT
 from bayesemble.execute.programs.alike import close, same
 from bayesemble.execute.programs.compiled import compiled
+from bayesemble.execute.programs.extended import NotRecordedError, extended
 from bayesemble.execute.programs.members import CompiledLoop
 from bayesemble.execute.programs.program import Replay, replayed, tidy
 from bayesemble.execute.programs.recorder import Record, Recorder
+from bayesemble.execute.programs.workspace import Workspace
 from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.task import BoundTask
+from bayesemble.training.stepping.some_members import SomeMembers, can_be_parted
 
 logger = logging.getLogger("bayesemble")
 
-# Bytes of a state, for each fit in it, of which steps are recorded: one of a larger is mostly arithmetic, and to check
-# it takes a copy.
+# Bytes of a state, for each fit in it, of which steps are recorded: one of a larger is mostly arithmetic.
 _MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 27}
+_LARGE_BYTES = 1 << 22  # of a state of which no copy is made, if that can be helped
 _ROUNDING = 1e-5  # share of the largest gradient
+_MEMBERS = 3  # or more, of whom a few can speak for all
 _FEWEST_STEPS = 50  # of a run: to record a step takes as long as some dozens of them
 _TIMES_GIVEN = 8  # how many times as much the operations of a step may give
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -55,14 +63,26 @@ class _Program:
     """What the info is called."""
     recorded: tuple[State, Info] | None
     """What the step came to that it was recorded from, until the same step is taken by the program."""
+    by_few: bool = False
+    """Whether a few members are compared, of a state of which no copy is made."""
     uses: int = 0
 
 
 class Steps:
     """Takes steps of a method, one after the other."""
 
-    def __init__(self, method: Method, task: BoundTask, executor: Executor, fresh: bool, team: Team = ALONE) -> None:
+    def __init__(
+        self,
+        method: Method,
+        task: BoundTask,
+        executor: Executor,
+        fresh: bool,
+        team: Team = ALONE,
+        workspace: Workspace | None = None,
+    ) -> None:
+        """`workspace` is memory to share with other steps."""
         self.method, self.task, self.executor, self.team = method, task, executor, team
+        self._workspace = workspace or Workspace()
         self._may_fall_back = fresh
         self._programs: dict[Hashable, _Program | None] = {}
         self._layouts: dict[Hashable, int] = {}
@@ -144,38 +164,94 @@ class Steps:
         return self._as_tensors
 
     def _new(self, key: Hashable, state: State, batch: Batch, clock: Clock) -> _Program | None:
-        """Record a step that a copy of the state takes; None if this cannot be done."""
-        most = _MOST_BYTES[self.executor.steps] * self.executor.fits
-        if sum(leaf.nbytes for leaf in self._leaves) > most:  # of these, not even a copy is made
+        """Record a step; None if this cannot be done."""
+        by_few, compiling = self._goes_by_few(state), self.executor.steps == "compiled"
+        most = _MOST_BYTES["compiled" if by_few else self.executor.steps] * self.executor.fits
+        if sum(leaf.nbytes for leaf in self._leaves) > most:
             self._unrecorded(key, "the members are too large to gain from it")
             return None
         try:
-            record, after, info, in_place = self._recorded(state.clone(), batch, clock, _TIMES_GIVEN * most)
+            record, after, info = (
+                self._by_few(state, batch, clock)
+                if by_few
+                else self._recorded(self.method, state.clone(), batch, clock, _TIMES_GIVEN * most)
+            )
+        except NotRecordedError as error:
+            self._unrecorded(key, str(error))
+            return None
         except RuntimeError:
             return None  # the step itself may say better what is wrong
         if record.obstacle is not None:
             self._unrecorded(key, record.obstacle)
             return None
-        replay = (self._compiled if self.executor.steps == "compiled" else replayed)(tidy(record))
+        straight, workspace = tidy(record), self._workspace if by_few else None
+        replay = self._compiled(straight, workspace) if compiling else replayed(straight, workspace)
         # Where steps that differ end the run, the one that was recorded need not be taken in Python again.
-        came_to = (after, info) if self.executor.steps == "compiled" else None
-        gives = None if in_place else after.map(lambda _, leaf: leaf.to("meta"))
-        program = _Program(replay, gives, tuple(info), came_to)
+        came_to = (after, info) if compiling and not by_few else None
+        gives = None if len(record.outputs) == len(info) else after.map(lambda _, leaf: leaf.to("meta"))
+        program = _Program(replay, gives, tuple(info), came_to, by_few)
         self._programs[key] = program
+        if by_few:
+            give_back()
         return program
 
-    def _recorded(self, trial: State, batch: Batch, clock: Clock, most_bytes: int) -> tuple[Record, State, Info, bool]:
-        """The record of a step that this state takes, what the step came to, and whether it did so in place."""
+    def _goes_by_few(self, state: State) -> bool:
+        """Whether members are so large that no copy of all of them is made, if a few can speak for them."""
+        if self.executor.runs_few_members or self.executor.fits > 1 or state.members.num_members < _MEMBERS:
+            return False
+        large = sum(leaf.nbytes for leaf in self._leaves) > _LARGE_BYTES
+        return large and can_be_parted(self.method, state, self.task, self.team)
+
+    def _by_few(self, state: State, batch: Batch, clock: Clock) -> tuple[Record, State, Info]:
+        """The record of a step as that of a few members has it, and the state and info that it gives.
+
+        Of one and two, or else of two and three: an axis of one is passed over by some operations.
+        """
+        try:
+            return self._grown(1, state, batch, clock)
+        except NotRecordedError:
+            return self._grown(2, state, batch, clock)
+
+    def _grown(self, fewest: int, state: State, batch: Batch, clock: Clock) -> tuple[Record, State, Info]:
+        """The same from so many members, on whom it is seen that it stands for steps with other rows too."""
+        records = list[Record]()
+        for count in (fewest, fewest + 1):
+            some = SomeMembers(self.method, 0, count)
+            given = some.batch(batch), some.clock(clock)
+            record, _, info = self._recorded(some.method, some.state(state).clone(), *given, sys.maxsize)
+            if len(record.outputs) > len(info):
+                raise NotRecordedError("it does not move members in place")
+            if count == fewest and record.obstacle is None:
+                self._try(record, info, some, state, *given)
+            records.append(record)
+        inputs = [*self._leaves, *_tensors_of(batch), *self._numbers(clock, state).values()]
+        few, more = records
+        return extended(few, more, state.members.num_members - fewest, inputs), state, info
+
+    def _try(self, record: Record, told: Info, some: SomeMembers, state: State, batch: Batch, clock: Clock) -> None:
+        """See whether a record gives what Python does with other rows than it was made with."""
+        other = batch.rows_at((torch.arange(batch.num_rows) // 2).to(state.members.weights.device))
+        one, two = some.state(state).clone(), some.state(state).clone()
+        _, expected = some.method.step(one, other, Context(self.task, self._running, clock))
+        given = [*_leaves_of(two), *_tensors_of(other), *self._numbers(clock, state).values()]
+        info = dict(zip(told, replayed(tidy(record))(*given), strict=False))
+        if not _alike(one, expected, two, info, rounded=False):
+            raise NotRecordedError("it differs from its record when rows are others")
+
+    def _recorded(
+        self, method: Method, trial: State, batch: Batch, clock: Clock, most_bytes: int
+    ) -> tuple[Record, State, Info]:
+        """The record of a step that this state takes, and what it came to; with outputs beside the info if it did not
+        change the state in place."""
         leaves, numbers = _leaves_of(trial), self._numbers(clock, trial)
         recorder = Recorder([*leaves, *_tensors_of(batch), *numbers.values()], most_bytes)
         # The compiler makes one pass of it all, but none of parts of leaves.
         task = replace(self.task, prior_block=sys.maxsize) if self.executor.steps == "compiled" else self.task
         with recorder:
-            after, info = self.method.step(trial, batch, Context(task, self.executor, clock, numbers))
+            after, info = method.step(trial, batch, Context(task, self.executor, clock, numbers))
         here = _leaves_of(after)
         in_place = len(here) == len(leaves) and all(one is other for one, other in zip(here, leaves, strict=True))
-        record = recorder.finish([*info.values(), *([] if in_place else here)])
-        return record, after, info, in_place
+        return recorder.finish([*info.values(), *([] if in_place else here)]), after, info
 
     def _unrecorded(self, key: Hashable, obstacle: str) -> None:
         """Say why there is no record of a kind of step, and do not try again."""
@@ -183,7 +259,7 @@ class Steps:
         logger.log(level, "a kind of step is not recorded: %s", obstacle)
         self._programs[key] = None
 
-    def _compiled(self, record: Record) -> Replay:
+    def _compiled(self, record: Record, workspace: Workspace | None = None) -> Replay:
         """The record as machine code; where that cannot be made, all steps are traced, unless some were compiled."""
         try:
             found = compiled(record)
@@ -198,18 +274,27 @@ class Steps:
                 ) from error
             logger.warning("steps are traced, not compiled: %s", words)
             self.executor = replace(self.executor, steps="traced")  # type: ignore[type-var]
-            return replayed(record)
+            return replayed(record, workspace)
 
     def _both_ways(
         self, key: Hashable, program: _Program, state: State, batch: Batch, clock: Clock
     ) -> tuple[State, Info]:
-        """Take a step in Python, on a copy, and from the record, and compare."""
-        expected, told = program.recorded or self._eager(state.clone(), batch, clock)
-        program.recorded = None
-        found, info = self._replayed(program, state, _tensors_of(batch), clock)
-        if self._alike(expected, told, found, info):
+        """Take a step in Python, on a copy, and from the record, and compare: of large members, a few."""
+        if program.by_few:  # some operations round a number by its place among the others
+            few = SomeMembers.few(self.method, program.uses.bit_length())
+            context = Context(self.task, self._running, few.clock(clock))
+            expected, told = few.method.step(few.state(state).clone(), few.batch(batch), context)
+            found, info = self._replayed(program, state, _tensors_of(batch), clock)
+            alike = _alike(expected, told, few.state(found), few.info(info), rounded=True)
+        else:
+            expected, told = program.recorded or self._eager(state.clone(), batch, clock)
+            program.recorded = None
+            found, info = self._replayed(program, state, _tensors_of(batch), clock)
+            alike = _alike(expected, told, found, info, rounded=self.executor.steps == "compiled")
+        if alike:
             return found, info
-        if program.uses > 2 or self.executor.steps == "compiled":  # steps before may have been wrong, or will be
+        # Steps before may have been wrong, or will be; or there is nothing else to go on with.
+        if program.uses > 2 or self.executor.steps == "compiled" or program.by_few:
             raise TrainingError(
                 f"step {clock.step + 1} of {type(self.method).__name__} came to other numbers than its record: the "
                 "network or the method goes by something that is not in its inputs, such as a count of its calls, or "
@@ -219,12 +304,13 @@ class Steps:
         self._programs[key] = None
         return expected, told
 
-    def _alike(self, expected: State, told: Info, found: State, info: Info) -> bool:
-        """Whether both ways came to the same; compiled steps may differ by what comes of rounding."""
-        ones, others = [*_leaves_of(expected), *told.values()], [*_leaves_of(found), *info.values()]
-        if self.executor.steps != "compiled":
-            return same(ones, others)
-        return close(ones, others) or close(ones, [*_leaves_of(_less_rounding(found, expected)), *info.values()])
+
+def _alike(expected: State, told: Info, found: State, info: Info, rounded: bool) -> bool:
+    """Whether both ways came to the same, up to what comes of rounding if that is another."""
+    ones, others = [*_leaves_of(expected), *told.values()], [*_leaves_of(found), *info.values()]
+    if not rounded or same(ones, others):
+        return same(ones, others)
+    return close(ones, others) or close(ones, [*_leaves_of(_less_rounding(found, expected)), *info.values()])
 
 
 def _less_rounding(found: State, expected: State) -> State:

@@ -15,8 +15,7 @@ from bayesemble.execute.programs import compiled
 from bayesemble.execute.programs.program import replayed
 from bayesemble.methods import METHODS, make_method
 from bayesemble.methods import method_class as class_of
-from bayesemble.training import steps
-from bayesemble.training.steps import Steps
+from bayesemble.training.stepping import steps
 from contract.test_methods import small
 from helpers import dropout_mlp, norm_mlp, quick_fit, small_mlp, table
 
@@ -147,14 +146,16 @@ def test_whole_steps_that_adam_makes_of_rounding_do_not_count():
         moments = {"weight": torch.full((2, 3), 0.3), "bias": torch.full((2, 1), rounding)}
         return State(Members(leaves, {}, torch.ones(2)), {FIRST_MOMENT: moments, "mean": dict(leaves)})
 
-    method, bound = be.DeepEnsemble(num_members=2), be.Task(small_mlp, be.Categorical()).bind(5, torch.zeros(5, 4))
     told = {"loss": torch.ones(2)}
-    for way, tolerant in (("compiled", True), ("traced", False)):
-        own = Steps(method, bound, be.Vmap(steps=way), fresh=True)
-        assert own._alike(state(1.0, 0.1, 1e-9), told, state(1.0, -0.1, -1e-9), told) == tolerant
-        assert not own._alike(state(1.0, 0.1, 1e-9), told, state(1.2, -0.1, -1e-9), told)
-        assert not own._alike(state(1.0, 0.1, 0.2), told, state(1.0, -0.1, 0.2), told)
-        assert not own._alike(state(1.0, 0.1, 1e-9), told, state(1.0, -0.1, 0.2), told)
+    for rounded in (True, False):
+
+        def alike(one: State, other: State, rounded: bool = rounded) -> bool:
+            return steps._alike(one, told, other, told, rounded)
+
+        assert alike(state(1.0, 0.1, 1e-9), state(1.0, -0.1, -1e-9)) == rounded
+        assert not alike(state(1.0, 0.1, 1e-9), state(1.2, -0.1, -1e-9))
+        assert not alike(state(1.0, 0.1, 0.2), state(1.0, -0.1, 0.2))
+        assert not alike(state(1.0, 0.1, 1e-9), state(1.0, -0.1, 0.2))
 
 
 def test_short_runs_are_not_recorded(monkeypatch):
@@ -294,3 +295,108 @@ def test_compiled_steps_agree_to_rounding_resume_to_the_same_bits_and_are_kept(m
     monkeypatch.setenv(compiled.FOLDER, str(tmp_path / "empty"))
     with pytest.raises(ExecutionError, match="steps of this run are compiled, but one cannot be: there is no C"):
         fitted(method, "compiled", small_mlp, epochs=6, checkpoint=tmp_path / "run", resume=True)
+
+
+@pytest.fixture
+def by_few(monkeypatch) -> list[int]:
+    """Members count as large; the numbers of members that copies are made of."""
+    monkeypatch.setattr(steps, "_LARGE_BYTES", 0)
+    copied, clone = list[int](), State.clone
+
+    def noted(state: State) -> State:
+        copied.append(state.members.num_members)
+        return clone(state)
+
+    monkeypatch.setattr(State, "clone", noted)
+    return copied
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"own_order": True},
+        {"bootstrap": True},
+        {"anchored": True},
+        {"adversarial": 0.1},
+        {"clip": 0.1, "optimizer": "sgd"},
+        {"schedule": "cosine", "optimizer": "adamw"},
+        {"optimizer": "lion", "learning_rate": (1e-4, 1e-3)},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [small_mlp, norm_mlp])
+def test_large_members_are_recorded_without_a_copy_of_them(settings, make, by_few, told, monkeypatch):
+    method = be.DeepEnsemble(num_members=6, **settings)
+    monkeypatch.setattr("bayesemble.execute.programs.workspace._LARGE", 1)
+    options = {"epochs": 20, "checkpoint": None}
+    found = fitted(method, make=make, **options)
+    assert set(by_few) <= {1, 2, 3}
+    assert by_few or "not re" in told.text
+    assert same(found, fitted(method, "eager", make, **options))
+    if "learning_rate" not in settings:  # rates of their own are as many operations as members
+        assert "not re" not in told.text
+
+
+def test_of_large_members_others_are_looked_at_each_time(by_few, monkeypatch):
+    seen, few = list[int](), steps.SomeMembers.few
+    monkeypatch.setattr(steps.SomeMembers, "few", lambda *given: seen.append((found := few(*given)).start) or found)
+    fitted(be.DeepEnsemble(num_members=6), make=small_mlp, epochs=20)  # 60 steps
+    assert seen == [1, 2, 3, 4, 5, 0]
+
+
+def test_what_large_members_come_to_is_compared(by_few, monkeypatch):
+    def wrong(record, workspace=None):
+        right = replayed(record, workspace)
+
+        def replay(*tensors: Tensor) -> tuple[Tensor, ...]:
+            found = right(*tensors)
+            if workspace is not None:
+                tensors[0][:, 0] += 1e-2
+            return found
+
+        return replay
+
+    monkeypatch.setattr(steps, "replayed", wrong)
+    with pytest.raises(TrainingError, match="step 1 of DeepEnsemble came to other numbers than its record"):
+        fitted(be.DeepEnsemble(num_members=6), make=small_mlp)
+
+
+class Averaged(nn.Module):
+    """A network that takes the mean of its inputs to numpy and back, which no record can see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x - torch.as_tensor(x.detach().numpy().mean(0)))
+
+
+def test_a_record_of_large_members_that_goes_by_its_rows_is_not_repeated(by_few, told, monkeypatch):
+    method = be.DeepEnsemble(num_members=4)
+    found, expected = (fitted(method, way, Averaged) for way in ("traced", "eager"))
+    assert same(found, expected)
+    assert "it differs from its record when rows are others" in told.text
+
+
+def test_large_members_that_go_by_something_else_later_end_the_run(by_few, monkeypatch):
+    method = be.DeepEnsemble(num_members=4)
+    monkeypatch.setattr(Counting, "changes_at", 10**9)
+    monkeypatch.setattr(Counting, "calls", 0)
+    fitted(method, make=Counting, epochs=20)
+    seldom = Counting.calls
+    monkeypatch.setattr(Counting, "calls", 0)
+    monkeypatch.setattr(Counting, "changes_at", seldom - 2)
+    with pytest.raises(TrainingError, match="such as a count of its calls"):
+        fitted(method, make=Counting, epochs=20)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+def test_large_members_are_compiled_without_a_copy_too(by_few, monkeypatch, tmp_path):
+    monkeypatch.setenv(compiled.FOLDER, str(tmp_path))
+    method = be.DeepEnsemble(num_members=6)
+    found = fitted(method, "compiled", small_mlp)
+    assert set(by_few) <= {1, 2}
+    assert found.executor.steps == "compiled"
+    for one, other in zip(leaves(found), leaves(fitted(method, "eager", small_mlp)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
