@@ -43,7 +43,7 @@ def peak(what: str) -> float:
         _train_plain(replace(case, members=2))
         return _growth(lambda: _train_plain(case))
     _train(be.DeepEnsemble(num_members=3), case, wish, epochs=1)  # two would be trained one by one
-    return _growth(lambda: _train(make_method(kind, num_members=case.members), case, wish, epochs=2))
+    return _growth(lambda: _train(make_method(kind, num_members=case.members), case, wish, epochs=8))
 
 
 def _train_plain(case: Case) -> None:
