@@ -27,6 +27,9 @@ LOADS = {
     "as large as vmap takes": (Load(12, 450_000, 0, False), be.Vmap()),
     "more than the cache holds": (Load(100, 100_000, 0, False), be.Vmap(chunk=50)),
     "chunks of about the same size": (Load(41, 450_000, 0, False), be.Vmap(chunk=11)),
+    "whole steps in turn": (Load(50, 140_000, 0, False, in_turn=True), be.Vmap(chunk=18)),
+    "whole steps in turn of an even number": (Load(10, 300_000, 0, False, in_turn=True), be.Vmap(chunk=6)),
+    "whole steps at once": (Load(10, 140_000, 0, False, in_turn=True), be.Vmap()),
 }
 
 
@@ -47,7 +50,8 @@ def test_many_steps_of_small_members_repay_compiling():
     assert not repays_compiling(larger, 124_000)
     assert repays_compiling(larger, 126_000)
     assert repays_compiling(Load(10, 600_000, 0, False), 10**9)
-    assert not repays_compiling(large, 10**9)  # which is run in chunks
+    assert not repays_compiling(large, 10**9)  # whose gradients are taken in chunks
+    assert repays_compiling(Load(10, 600_001, 0, False, in_turn=True), 10**9)
 
 
 class Written(nn.Module):

@@ -166,8 +166,8 @@ class Method(ABC):
         super().__init_subclass__(**options)
         if "step" in cls.__dict__ and "kind_of_step" not in cls.__dict__:
             cls.kind_of_step = Method.kind_of_step  # type: ignore[method-assign]
-        own = {"step", "uphill", "ascend"} & cls.__dict__.keys()
-        if own and "moves_by_gradient_alone" not in cls.__dict__:
+        moves = {"step", "uphill", "likelihood_gradients", "ascend"} & cls.__dict__.keys()
+        if moves and "moves_by_gradient_alone" not in cls.__dict__:
             cls.moves_by_gradient_alone = False
 
     def __post_init__(self) -> None:

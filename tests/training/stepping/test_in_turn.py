@@ -93,6 +93,16 @@ def test_a_run_that_is_resumed_and_one_that_leaves_members_behind_go_on_to_the_s
     assert left.state.members.weights.tolist() == [0.25, 0, 0.25, 0.25, 0.25]
 
 
+def test_gaussians_around_members_are_gone_once_these_move_on(tmp_path):
+    method, executor = be.Laplace(num_members=5, structure="diag"), be.Vmap(chunk=2)
+    whole = fitted(method, executor, small_mlp)
+    for epochs in (1, 4):
+        resumed = fitted(method, executor, small_mlp, epochs=epochs, checkpoint=tmp_path / "run", resume=True)
+    assert same(resumed, whole)
+    for one, other in zip(whole.state.slots.values(), resumed.state.slots.values(), strict=True):
+        assert all(torch.equal(one[name], leaf) for name, leaf in other.items())
+
+
 def test_only_chunks_of_members_that_know_nothing_of_one_another_go_in_turn():
     task = be.Task(small_mlp, be.Categorical()).bind(48, table()[0])
 

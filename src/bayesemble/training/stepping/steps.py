@@ -171,16 +171,13 @@ class Steps:
             self._unrecorded(key, "the members are too large to gain from it")
             return None
         try:
-            record, after, info = (
-                self._by_few(state, batch, clock)
-                if by_few
-                else self._recorded(self.method, state.clone(), batch, clock, _TIMES_GIVEN * most)
-            )
-        except NotRecordedError as error:
-            self._unrecorded(key, str(error))
+            if by_few:
+                record, after, info = self._by_few(state, batch, clock)
+            else:
+                record, after, info = self._recorded(self.method, state.clone(), batch, clock, _TIMES_GIVEN * most)
+        except RuntimeError as error:  # the step itself, which is taken in Python now, may say better what is wrong
+            self._unrecorded(key, (str(error).strip() or type(error).__name__).splitlines()[0])
             return None
-        except RuntimeError:
-            return None  # the step itself may say better what is wrong
         if record.obstacle is not None:
             self._unrecorded(key, record.obstacle)
             return None
