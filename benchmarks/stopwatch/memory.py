@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import bayesemble as be
 from bayesemble.methods import make_method
+from bayesemble.training.prepare import prepare
 from stopwatch.race import DENSE, EXECUTORS, Case, Options, PlainLoop, show
 
 PLAIN = "plain"
@@ -38,12 +38,16 @@ def peak(what: str) -> float:
     """MiB by which anonymous memory grows (Linux): `plain:10`, or a method, members and an executor, `repulsive:10`."""
     kind, members, *name = what.split(":")
     case = replace(DENSE[0], members=int(members), steps=8)
-    wish = EXECUTORS[name[0]] if name else "vmap"
+    wish: Any = "auto" if name else "vmap"
     if kind == PLAIN:
         _train_plain(replace(case, members=2))
         return _growth(lambda: _train_plain(case))
+    method = make_method(kind, num_members=case.members)
+    if name == ["compiled"]:
+        chosen = prepare(case.task, method, case.rows(), epochs=1, batch_size=case.batch).run.ensemble.executor
+        wish = replace(chosen, steps="compiled")  # type: ignore[type-var]
     _train(be.DeepEnsemble(num_members=3), case, wish, epochs=1)  # two would be trained one by one
-    return _growth(lambda: _train(make_method(kind, num_members=case.members), case, wish, epochs=8))
+    return _growth(lambda: _train(method, case, wish, epochs=8))
 
 
 def _train_plain(case: Case) -> None:
@@ -57,21 +61,30 @@ def _train(method: Any, case: Case, wish: Any, epochs: int) -> None:
 
 
 def _growth(work: Any) -> float:
-    before, most, done = _anonymous(), 0.0, threading.Event()
+    """By how much the memory of this process grows at the most, as another process sees it.
 
-    def watch() -> None:
-        nonlocal most
-        while not done.wait(0.0005):
-            most = max(most, _anonymous())
+    A thread that looked on here would need memory itself, now and then right behind a large block that a step lets go
+    of: the next one would not fit there.
+    """
+    command = [sys.executable, "-c", _WATCH, str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stdout is not None
+        before = float(watcher.stdout.readline())
+        work()
+        most, _ = watcher.communicate("done")
+    return float(most) - before
 
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    work()
-    done.set()
-    watcher.join()
-    return most - before
 
+_WATCH = """
+import select, sys
 
-def _anonymous() -> float:
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
+def anonymous():
+    with open(f"/proc/{sys.argv[1]}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("RssAnon")) / 1024
+
+most = anonymous()
+print(most, flush=True)
+while not select.select([sys.stdin], [], [], 0.0005)[0]:
+    most = max(most, anonymous())
+print(most)
+"""

@@ -52,6 +52,9 @@ def test_many_steps_of_small_members_repay_compiling():
     assert repays_compiling(Load(10, 600_000, 0, False), 10**9)
     assert not repays_compiling(large, 10**9)  # whose gradients are taken in chunks
     assert repays_compiling(Load(10, 600_001, 0, False, in_turn=True), 10**9)
+    traced = Load(10, 100_000, 0, False, in_turn=True)
+    assert not repays_compiling(traced, 333_000)
+    assert repays_compiling(traced, 334_000)
 
 
 class Written(nn.Module):

@@ -89,7 +89,7 @@ def repays_compiling(load: Load, steps: int) -> bool:
     Members whose gradients are taken in chunks are left alone: their program would be as many times as long.
     """
     numbers = load.members * load.numbers
-    gained = 0.2 + 0.6e-6 * numbers  # milliseconds
+    gained = 0.2 + (0.1e-6 if load.in_turn else 0.6e-6) * numbers  # milliseconds; the former are traced at any size
     return (load.in_turn or numbers <= NUMBERS_TOGETHER) and steps * gained >= REPAID * MILLISECONDS_TO_COMPILE
 
 

@@ -110,8 +110,8 @@ def test_only_chunks_of_members_that_know_nothing_of_one_another_go_in_turn():
         return type(steps_of(method, task, executor, method.init(task, seed=0), fresh=True))
 
     plain = be.DeepEnsemble(num_members=5)
-    assert kind(plain, be.Vmap(chunk=2)) is StepsInTurn
-    assert kind(plain, be.Vmap(chunk=5)) is kind(plain, be.Vmap()) is kind(plain, be.Loop()) is Steps
+    assert kind(plain, be.Vmap(chunk=2)) is kind(plain, be.Vmap(chunk=5)) is StepsInTurn
+    assert kind(plain, be.Vmap()) is kind(plain, be.Loop()) is Steps
     assert kind(be.Repulsive(num_members=5), be.Vmap(chunk=2)) is Steps
 
 

@@ -65,7 +65,6 @@ def steps_of(
     method: Method, task: BoundTask, executor: Executor, state: State, fresh: bool, team: Team = ALONE
 ) -> Steps | StepsInTurn:
     """What takes the steps of a run: chunk after chunk where the executor has some and members do not mind."""
-    chunked = type(executor) is Vmap and executor.chunk is not None and executor.chunk < state.members.num_members
-    if chunked and can_be_parted(method, state, task, team):
-        return StepsInTurn(method, task, executor, fresh)  # type: ignore[arg-type]
+    if type(executor) is Vmap and executor.chunk is not None and can_be_parted(method, state, task, team):
+        return StepsInTurn(method, task, executor, fresh)
     return Steps(method, task, executor, fresh, team)

@@ -281,6 +281,7 @@ class Steps:
             few = SomeMembers.few(self.method, program.uses.bit_length())
             context = Context(self.task, self._running, few.clock(clock))
             expected, told = few.method.step(few.state(state).clone(), few.batch(batch), context)
+            give_back()
             found, info = self._replayed(program, state, _tensors_of(batch), clock)
             alike = _alike(expected, told, few.state(found), few.info(info), rounded=True)
         else:
