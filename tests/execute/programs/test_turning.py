@@ -71,6 +71,17 @@ def test_where_more_than_a_copy_into_fresh_memory_is_done_with_it_nothing_change
     assert torch.equal(one, other)
 
 
+def test_another_axis_that_is_exchanged_is_no_transpose():
+    x, slope = normal(5, 7, 5), normal(5, 7, 5)
+
+    def function(x: Tensor, slope: Tensor) -> Tensor:
+        return torch.empty_like(x[:, :5]).copy_(torch.bmm(x.mT, slope).transpose(0, 1)) * 2
+
+    record = tidy(recorded(function, x, slope))
+    assert functions(turned(record)) == functions(record)
+    assert torch.equal(replayed(turned(record))(x, slope)[0], function(x, slope))
+
+
 @pytest.mark.parametrize("sizes", [(128, 784, 100), (128, 100, 10), (7, 13, 50), (33, 5, 64)])
 def test_the_look_at_bits_is_right_for_other_numbers_too(sizes):
     _, x, slope = factors(4, *sizes)

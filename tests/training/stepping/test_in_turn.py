@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import bayesemble as be
+from bayesemble.core.errors import ExecutionError
 from bayesemble.execute.programs import compiled
+from bayesemble.execute.programs.program import replayed
 from bayesemble.training.stepping import steps
 from bayesemble.training.stepping.in_turn import StepsInTurn, steps_of
 from bayesemble.training.stepping.steps import Steps
@@ -124,3 +126,21 @@ def test_chunks_of_one_size_share_what_is_compiled(monkeypatch, tmp_path):
     assert found.executor == be.Vmap(chunk=2, steps="compiled")
     for key, leaf in all_leaves(fitted(method, be.Vmap(), small_mlp, batch_size=16)).items():
         torch.testing.assert_close(all_leaves(found)[key], leaf, rtol=1e-3, atol=1e-4)
+
+
+def test_once_a_chunk_is_compiled_the_others_have_to_be(monkeypatch):
+    def refused_if_alone(record):
+        if record.layouts[0].shape[0] == 1:
+            raise ExecutionError("one member cannot be compiled")
+        return replayed(record)
+
+    monkeypatch.setattr(steps, "compiled", refused_if_alone)
+    with pytest.raises(ExecutionError, match="steps of this run are compiled, but one cannot be: one member"):
+        fitted(be.DeepEnsemble(num_members=5), be.Vmap(chunk=2, steps="compiled"), small_mlp)
+    monkeypatch.setattr(steps, "compiled", lambda record: refused_if_alone(_Alone))
+    found = fitted(be.DeepEnsemble(num_members=5), be.Vmap(chunk=2, steps="compiled"), small_mlp)
+    assert found.executor == be.Vmap(chunk=2)
+
+
+class _Alone:
+    layouts = (torch.zeros(1),)

@@ -59,7 +59,8 @@ def _turned_by_copy(record: Record, product: int) -> tuple[int, list[int]] | Non
     room = [index for index, one in before if made in (*slots_of(one), *one.results)]
     wanted, given = record.layouts[view], record.layouts[made]
     empty = len(room) == 1 and record.operations[room[0]].function is aten.empty_like.default
-    alike = wanted.shape == given.shape and wanted.dtype == given.dtype and _lies_in_order(given)
+    alike = wanted == _transposed(record.layouts[product]) and wanted.shape == given.shape
+    alike = alike and wanted.dtype == given.dtype and _lies_in_order(given)
     return (made, [views[0], room[0], readers[0]]) if empty and alike and not others else None
 
 
@@ -69,11 +70,13 @@ def _lies_in_order(layout: Layout) -> bool:
 
 def _transpose(record: Record, number: int) -> Operation:
     """A view of a tensor with the last two axes exchanged, which becomes one more tensor of the record."""
-    own = record.layouts[number]
-    (*shape, rows, columns), (*stride, down, across) = own.shape, own.stride
-    view = own._replace(shape=torch.Size([*shape, columns, rows]), stride=(*stride, across, down))
-    record.layouts.append(view)
+    record.layouts.append(_transposed(record.layouts[number]))
     return Operation(aten.transpose.int, (Slot(number), -2, -1), {}, (len(record.layouts) - 1,), True)
+
+
+def _transposed(own: Layout) -> Layout:
+    (*shape, rows, columns), (*stride, down, across) = own.shape, own.stride
+    return own._replace(shape=torch.Size([*shape, columns, rows]), stride=(*stride, across, down))
 
 
 def _same_bits(one: Layout, other: Layout) -> bool:

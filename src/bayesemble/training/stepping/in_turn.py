@@ -46,6 +46,9 @@ class StepsInTurn:
         for number, (one, steps) in enumerate(zip(self._chunks, self._steps, strict=True)):
             self._parts[number], info = steps(self._parts[number], one.batch(batch), one.clock(clock))
             told.append(info)
+            if steps.must_be_compiled:  # then all have to be
+                for other in self._steps:
+                    other.must_be_compiled = True
         self._state = _after(state, self._parts[-1])
         return self._state, {name: torch.cat([info[name] for info in told]) for name in told[0]}
 
@@ -55,7 +58,7 @@ def _after(state: State, part: State) -> State:
     for slot, leaves in part.slots.items():
         for name, leaf in leaves.items():
             whole = state.slots[slot][name]
-            if whole.shape == leaf.shape:  # it has no member axis
+            if leaf.untyped_storage()._cdata != whole.untyped_storage()._cdata:  # no view, as it is common to all
                 whole.copy_(leaf)
     kept = {slot: leaves for slot, leaves in state.slots.items() if slot in part.slots}
     return state if len(kept) == len(state.slots) else State(state.members, kept)

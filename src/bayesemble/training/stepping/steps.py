@@ -83,7 +83,8 @@ class Steps:
         """`workspace` is memory to share with other steps."""
         self.method, self.task, self.executor, self.team = method, task, executor, team
         self._workspace = workspace or Workspace()
-        self._may_fall_back = fresh
+        self.must_be_compiled = not fresh
+        """Whether steps of the run were compiled, so that the others have to be, if it says so."""
         self._programs: dict[Hashable, _Program | None] = {}
         self._layouts: dict[Hashable, int] = {}
         self._state: State | None = None
@@ -260,11 +261,11 @@ class Steps:
         """The record as machine code; where that cannot be made, all steps are traced, unless some were compiled."""
         try:
             found = compiled(record)
-            self._may_fall_back = False
+            self.must_be_compiled = True
             return found
         except Exception as error:  # whatever keeps the compiler from it, the record can be run
             words = str(error).strip().splitlines()[0]
-            if not self._may_fall_back:
+            if self.must_be_compiled:
                 raise ExecutionError(
                     f"steps of this run are compiled, but one cannot be: {words}. Its numbers would differ in the last "
                     "digits; go on where it was begun, or begin it anew"
