@@ -42,9 +42,10 @@ from bayesemble.training.stepping.some_members import SomeMembers, can_be_parted
 
 logger = logging.getLogger("bayesemble")
 
-# Bytes of a state, for each fit in it, of which steps are recorded: one of a larger is mostly arithmetic.
-_MOST_BYTES = {"traced": 1 << 22, "compiled": 1 << 27}
-_LARGE_BYTES = 1 << 22  # of a state of which no copy is made, if that can be helped
+# Bytes of a state, for each fit in it, of which steps are recorded: one of a larger is mostly arithmetic, and a record
+# takes a copy of it, unless a few members speak for all.
+_MOST_BYTES = {"traced": 1 << 25, "compiled": 1 << 27}
+_LARGE_BYTES = 1 << 22  # of a state of which no copy is made, if that can be helped, and whose steps have a workspace
 _ROUNDING = 1e-5  # share of the largest gradient
 _MEMBERS = 3  # or more, of whom a few can speak for all
 _FEWEST_STEPS = 50  # of a run: to record a step takes as long as some dozens of them
@@ -166,9 +167,11 @@ class Steps:
 
     def _new(self, key: Hashable, state: State, batch: Batch, clock: Clock) -> _Program | None:
         """Record a step; None if this cannot be done."""
-        by_few, compiling = self._goes_by_few(state), self.executor.steps == "compiled"
+        size, compiling = sum(leaf.nbytes for leaf in self._leaves), self.executor.steps == "compiled"
+        large = size > _LARGE_BYTES * self.executor.fits
+        by_few = large and self._may_go_by_few(state)
         most = _MOST_BYTES["compiled" if by_few else self.executor.steps] * self.executor.fits
-        if sum(leaf.nbytes for leaf in self._leaves) > most:
+        if size > most:
             self._unrecorded(key, "the members are too large to gain from it")
             return None
         try:
@@ -182,23 +185,22 @@ class Steps:
         if record.obstacle is not None:
             self._unrecorded(key, record.obstacle)
             return None
-        straight, workspace = tidy(record), self._workspace if by_few else None
+        straight, workspace = tidy(record), self._workspace if large else None
         replay = self._compiled(straight, workspace) if compiling else replayed(straight, workspace)
         # Where steps that differ end the run, the one that was recorded need not be taken in Python again.
         came_to = (after, info) if compiling and not by_few else None
         gives = None if len(record.outputs) == len(info) else after.map(lambda _, leaf: leaf.to("meta"))
         program = _Program(replay, gives, tuple(info), came_to, by_few)
         self._programs[key] = program
-        if by_few:
+        if large:
             give_back()
         return program
 
-    def _goes_by_few(self, state: State) -> bool:
-        """Whether members are so large that no copy of all of them is made, if a few can speak for them."""
+    def _may_go_by_few(self, state: State) -> bool:
+        """Whether a few members can speak for all, so that no copy of these need be made."""
         if self.executor.runs_few_members or self.executor.fits > 1 or state.members.num_members < _MEMBERS:
             return False
-        large = sum(leaf.nbytes for leaf in self._leaves) > _LARGE_BYTES
-        return large and can_be_parted(self.method, state, self.task, self.team)
+        return can_be_parted(self.method, state, self.task, self.team)
 
     def _by_few(self, state: State, batch: Batch, clock: Clock) -> tuple[Record, State, Info]:
         """The record of a step as that of a few members has it, and the state and info that it gives.
