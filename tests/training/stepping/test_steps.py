@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 import bayesemble as be
 from bayesemble.core.errors import ExecutionError, TrainingError
-from bayesemble.core.members import Members, State
-from bayesemble.execute.optimizers.fused import FIRST_MOMENT
+from bayesemble.core.members import State
 from bayesemble.execute.programs import compiled
 from bayesemble.execute.programs.program import replayed
 from bayesemble.methods import METHODS, make_method
@@ -136,26 +135,6 @@ def test_a_first_step_that_compiled_comes_to_other_numbers_ends_the_run(monkeypa
     monkeypatch.setattr(steps, "compiled", wrong)
     with pytest.raises(TrainingError, match="step 1 of DeepEnsemble came to other numbers than its record"):
         fitted(be.DeepEnsemble(num_members=2), "compiled")
-
-
-def test_whole_steps_that_adam_makes_of_rounding_do_not_count():
-    """The gradient of a bias in front of batch norm is rounding, of another sign in compiled steps."""
-
-    def state(weight: float, bias: float, rounding: float) -> State:
-        leaves = {"weight": torch.full((2, 3), weight), "bias": torch.full((2, 1), bias)}
-        moments = {"weight": torch.full((2, 3), 0.3), "bias": torch.full((2, 1), rounding)}
-        return State(Members(leaves, {}, torch.ones(2)), {FIRST_MOMENT: moments, "mean": dict(leaves)})
-
-    told = {"loss": torch.ones(2)}
-    for rounded in (True, False):
-
-        def alike(one: State, other: State, rounded: bool = rounded) -> bool:
-            return steps._alike(one, told, other, told, rounded)
-
-        assert alike(state(1.0, 0.1, 1e-9), state(1.0, -0.1, -1e-9)) == rounded
-        assert not alike(state(1.0, 0.1, 1e-9), state(1.2, -0.1, -1e-9))
-        assert not alike(state(1.0, 0.1, 0.2), state(1.0, -0.1, 0.2))
-        assert not alike(state(1.0, 0.1, 1e-9), state(1.0, -0.1, 0.2))
 
 
 def test_short_runs_are_not_recorded(monkeypatch):

@@ -6,14 +6,14 @@ up to rounding. Now and then, at the first, the second, the fourth, the eighth r
 both ways, to see that this is so.
 
 A copy of large members would take much memory. If they know nothing of one another, their steps are therefore recorded
-without being carried out, and a few of them take the steps in Python that all are compared by.
+by a few of them, and a few take the steps in Python that all are compared by.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -22,12 +22,10 @@ from torch.nn.modules import module as torch_module
 
 from bayesemble.core.errors import ExecutionError, TrainingError
 from bayesemble.core.members import State
-from bayesemble.core.types import Batch, Clock, Info, tensors_of, widest
+from bayesemble.core.types import Batch, Clock, Info, widest
 from bayesemble.execute.executor import Executor
 from bayesemble.execute.kept_memory import give_back
 from bayesemble.execute.loop import Loop
-from bayesemble.execute.optimizers.fused import FIRST_MOMENT
-from bayesemble.execute.programs.alike import close, same
 from bayesemble.execute.programs.compiled import compiled
 from bayesemble.execute.programs.extended import NotRecordedError, extended
 from bayesemble.execute.programs.members import CompiledLoop
@@ -38,6 +36,8 @@ from bayesemble.execute.ranks.team import ALONE, Team
 from bayesemble.methods import Method
 from bayesemble.methods.base import Context
 from bayesemble.task.task import BoundTask
+from bayesemble.training.stepping.comparing import same_step
+from bayesemble.training.stepping.leaves import leaves_of, places_of, tensors_of_batch, with_leaves
 from bayesemble.training.stepping.some_members import SomeMembers, can_be_parted
 
 logger = logging.getLogger("bayesemble")
@@ -46,7 +46,6 @@ logger = logging.getLogger("bayesemble")
 # takes a copy of it, unless a few members speak for all.
 _MOST_BYTES = {"traced": 1 << 25, "compiled": 1 << 27}
 _LARGE_BYTES = 1 << 22  # of a state of which no copy is made, if that can be helped, and whose steps have a workspace
-_ROUNDING = 1e-5  # share of the largest gradient
 _MEMBERS = 3  # or more, of whom a few can speak for all
 _FEWEST_STEPS = 50  # of a run: to record a step takes as long as some dozens of them
 _TIMES_GIVEN = 8  # how many times as much the operations of a step may give
@@ -113,7 +112,7 @@ class Steps:
         if state is not self._state:
             self._look_at(state)
         self.method.draw_ahead(state, context)
-        tensors = _tensors_of(batch)
+        tensors = tensors_of_batch(batch)
         key = (kind, self._layout, *[tensor.shape for tensor in tensors])
         program = self._programs[key] if key in self._programs else self._new(key, state, batch, clock)
         if program is None:
@@ -146,8 +145,8 @@ class Steps:
 
     def _look_at(self, state: State) -> None:
         """Lay the leaves of another state out in order."""
-        self._state, self._leaves = state, _leaves_of(state)
-        self._layout = self._layouts.setdefault(tuple(_places_of(state)), len(self._layouts))
+        self._state, self._leaves = state, leaves_of(state)
+        self._layout = self._layouts.setdefault(tuple(places_of(state)), len(self._layouts))
 
     def _eager(self, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
         return self.method.step(state, batch, Context(self.task, self._running, clock, team=self.team))
@@ -155,7 +154,7 @@ class Steps:
     def _replayed(self, program: _Program, state: State, tensors: list[Tensor], clock: Clock) -> tuple[State, Info]:
         found = program.replay(*self._leaves, *tensors, *self._numbers(clock, state).values())
         info = dict(zip(program.told, found, strict=False))
-        return (state if program.gives is None else _with_leaves(program.gives, found[len(info) :])), info
+        return (state if program.gives is None else with_leaves(program.gives, found[len(info) :])), info
 
     def _numbers(self, clock: Clock, state: State) -> dict[str, Tensor]:
         device, numbers = state.members.weights.device, self.method.numbers(clock)
@@ -224,7 +223,7 @@ class Steps:
             if count == fewest and record.obstacle is None:
                 self._try(record, info, some, state, *given)
             records.append(record)
-        inputs = [*self._leaves, *_tensors_of(batch), *self._numbers(clock, state).values()]
+        inputs = [*self._leaves, *tensors_of_batch(batch), *self._numbers(clock, state).values()]
         few, more = records
         return extended(few, more, state.members.num_members - fewest, inputs), state, info
 
@@ -233,9 +232,9 @@ class Steps:
         other = batch.rows_at((torch.arange(batch.num_rows) // 2).to(state.members.weights.device))
         one, two = some.state(state).clone(), some.state(state).clone()
         _, expected = some.method.step(one, other, Context(self.task, self._running, clock))
-        given = [*_leaves_of(two), *_tensors_of(other), *self._numbers(clock, state).values()]
+        given = [*leaves_of(two), *tensors_of_batch(other), *self._numbers(clock, state).values()]
         info = dict(zip(told, replayed(tidy(record))(*given), strict=False))
-        if not _alike(one, expected, two, info, rounded=False):
+        if not same_step(one, expected, two, info, rounded=False):
             raise NotRecordedError("it differs from its record when rows are others")
 
     def _recorded(
@@ -243,13 +242,13 @@ class Steps:
     ) -> tuple[Record, State, Info]:
         """The record of a step that this state takes, and what it came to; with outputs beside the info if it did not
         change the state in place."""
-        leaves, numbers = _leaves_of(trial), self._numbers(clock, trial)
-        recorder = Recorder([*leaves, *_tensors_of(batch), *numbers.values()], most_bytes)
+        leaves, numbers = leaves_of(trial), self._numbers(clock, trial)
+        recorder = Recorder([*leaves, *tensors_of_batch(batch), *numbers.values()], most_bytes)
         # The compiler makes one pass of it all, but none of parts of leaves.
         task = replace(self.task, prior_block=sys.maxsize) if self.executor.steps == "compiled" else self.task
         with recorder:
             after, info = method.step(trial, batch, Context(task, self.executor, clock, numbers))
-        here = _leaves_of(after)
+        here = leaves_of(after)
         in_place = len(here) == len(leaves) and all(one is other for one, other in zip(here, leaves, strict=True))
         return recorder.finish([*info.values(), *([] if in_place else here)]), after, info
 
@@ -285,13 +284,13 @@ class Steps:
             context = Context(self.task, self._running, few.clock(clock))
             expected, told = few.method.step(few.state(state).clone(), few.batch(batch), context)
             give_back()
-            found, info = self._replayed(program, state, _tensors_of(batch), clock)
-            alike = _alike(expected, told, few.state(found), few.info(info), rounded=True)
+            found, info = self._replayed(program, state, tensors_of_batch(batch), clock)
+            alike = same_step(expected, told, few.state(found), few.info(info), rounded=True)
         else:
             expected, told = program.recorded or self._eager(state.clone(), batch, clock)
             program.recorded = None
-            found, info = self._replayed(program, state, _tensors_of(batch), clock)
-            alike = _alike(expected, told, found, info, rounded=self.executor.steps == "compiled")
+            found, info = self._replayed(program, state, tensors_of_batch(batch), clock)
+            alike = same_step(expected, told, found, info, rounded=self.executor.steps == "compiled")
         if alike:
             return found, info
         # Steps before may have been wrong, or will be; or there is nothing else to go on with.
@@ -304,50 +303,3 @@ class Steps:
         logger.info("a kind of step is not repeated: it differs")
         self._programs[key] = None
         return expected, told
-
-
-def _alike(expected: State, told: Info, found: State, info: Info, rounded: bool) -> bool:
-    """Whether both ways came to the same, up to what comes of rounding if that is another."""
-    ones, others = [*_leaves_of(expected), *told.values()], [*_leaves_of(found), *info.values()]
-    if not rounded or same(ones, others):
-        return same(ones, others)
-    return close(ones, others) or close(ones, [*_leaves_of(_less_rounding(found, expected)), *info.values()])
-
-
-def _less_rounding(found: State, expected: State) -> State:
-    """What was found, but as expected where gradients are nothing but rounding, as that of a bias in front of batch
-    norm: Adam makes whole steps of it, one way or the other."""
-    theirs, ours = (state.slots.get(FIRST_MOMENT, {}) for state in (expected, found))
-    largest = max((float(moment.abs().max()) for moment in theirs.values()), default=0.0)
-    nothing = {name: torch.maximum(ours[name].abs(), theirs[name].abs()) <= _ROUNDING * largest for name in theirs}
-    groups, wanted = found.groups(), expected.groups()
-    for group, leaves in groups.items():
-        of_weights = [name for name in nothing if name in leaves and leaves[name].shape == nothing[name].shape]
-        settled = {name: torch.where(nothing[name], wanted[group][name], leaves[name]) for name in of_weights}
-        groups[group] = leaves | settled
-    return found.with_groups(groups)
-
-
-def _places_of(state: State) -> list[tuple[str, str]]:
-    """Group and name of each leaf, but for the weights of the members; sorted, as groups have no order of their own."""
-    return sorted((group, name) for group, leaves in state.groups().items() for name in leaves)
-
-
-def _leaves_of(state: State) -> list[Tensor]:
-    groups = state.groups()
-    return [*(groups[group][name] for group, name in _places_of(state)), state.members.weights]
-
-
-def _with_leaves(like: State, found: Sequence[Tensor]) -> State:
-    """A state that is laid out like another, with leaves as `_leaves_of` gives them."""
-    *leaves, weights = found
-    places = dict(zip(_places_of(like), leaves, strict=True))
-    groups = {group: {name: places[group, name] for name in own} for group, own in like.groups().items()}
-    state = like.with_groups(groups)
-    return replace(state, members=replace(state.members, weights=weights))
-
-
-def _tensors_of(batch: Batch) -> list[Tensor]:
-    inputs = [batch.inputs] if isinstance(batch.inputs, Tensor) else tensors_of(batch.inputs)
-    targets = [batch.targets] if isinstance(batch.targets, Tensor) else tensors_of(batch.targets)
-    return [*inputs, *targets, *([] if batch.rows is None else [batch.rows])]
