@@ -213,3 +213,19 @@ def test_what_was_never_finite_becomes_zero():
     members.params["bias"][1] = torch.inf
     State(members).put_back(torch.tensor([1]), State(members).clone())
     assert members.params["bias"].tolist() == [before[0].tolist(), [0, 0], before[2].tolist()]
+
+
+def test_a_part_of_a_state_views_what_slots_have_of_its_members_and_copies_what_is_common():
+    members = Members({"w": torch.arange(8.0).reshape(4, 2)}, {}, torch.full((4,), 0.25))
+    slots = {"moment": {"w": torch.zeros(4, 2)}, "all": {"matrix": torch.zeros(3, 3), "count": torch.zeros(())}}
+    state = State(members, slots | {"said": {"square": torch.zeros(4, 4)}})
+    part = state.part(1, 3, common=("said",))
+    for leaf in (part.members.params["w"], part.slots["moment"]["w"], part.slots["all"]["matrix"]):
+        leaf.fill_(7)
+    part.slots["said"]["square"].fill_(7)
+    assert part.members.num_members == 2
+    assert state.members.params["w"].tolist() == [[0, 1], [7, 7], [7, 7], [6, 7]]
+    assert state.slots["moment"]["w"].sum() == 28
+    assert part.slots["all"]["matrix"].shape == (3, 3)
+    assert part.slots["said"]["square"].shape == (4, 4)
+    assert not any(leaf.any() for slot in ("all", "said") for leaf in state.slots[slot].values())

@@ -99,10 +99,11 @@ def test_a_tensor_is_not_written_over_before_all_have_read_it():
     for function in (
         lambda x: (x.exp() * 2).neg() + x.exp().mul(3),
         lambda x: (kept := x.exp()).neg().tanh() + kept,
-        lambda x: (kept := x.exp()) * kept.flip(0) + kept.view(5).neg(),
-        lambda x: torch.add(kept := x.exp(), kept.mT if kept.dim() > 1 else kept.flip(0)).neg(),
+        lambda x: (kept := x.exp()) * kept.flip(0) + kept.view(25).neg().view(5, 5),
+        lambda x: ((kept := x.exp()) + kept.mT).neg(),
+        lambda x: (kept := x.exp()).mm(kept).neg(),
     ):
-        x = normal(5)
+        x = normal(5, 5)
         record = tidy(recorded(function, x))
         assert torch.equal(replayed(record, Workspace())(x)[0], function(x))
 
