@@ -231,9 +231,8 @@ class State:
             members = {name for name in leaves if (slot, name) in own and slot not in common}
             return {n: leaf[start:stop] if n in members else leaf.clone() for n, leaf in leaves.items()}
 
-        return State(
-            self.members.part(start, stop), {slot: of_slot(slot, leaves) for slot, leaves in self.slots.items()}
-        )
+        slots = {slot: of_slot(slot, leaves) for slot, leaves in self.slots.items()}
+        return State(self.members.part(start, stop), slots)
 
     def clone(self) -> State:
         """Copy, so that training can go on without changing what was kept; frozen leaves that all share stay one."""

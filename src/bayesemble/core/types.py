@@ -175,13 +175,13 @@ class Batch:
 
     def of_members(self, start: int, stop: int) -> Batch:
         """What the members from `start` up to `stop` see of it: a view."""
-        inputs, targets = self.inputs, self.targets
+        inputs, targets, rows = self.inputs, self.targets, self.rows
         if self.inputs_per_member:
             inputs = map_tensors(lambda leaf: leaf[start:stop], inputs)
         if self.targets_per_member:
             targets = targets[start:stop]
-        own = self.rows is not None and self.rows.dim() == 2
-        rows = self.rows[start:stop] if own else self.rows  # type: ignore[index]
+        if rows is not None and rows.dim() == 2:
+            rows = rows[start:stop]
         return Batch(inputs, targets, rows, self.inputs_per_member, self.targets_per_member)
 
     def inputs_of(self, member: int) -> Inputs:

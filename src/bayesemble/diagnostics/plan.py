@@ -30,9 +30,8 @@ from bayesemble.training.batches import ArraySource, BatchSource
 from bayesemble.training.ensemble import Ensemble
 from bayesemble.training.prepare import prepare
 from bayesemble.training.run import Plan
-from bayesemble.training.stepping.in_turn import StepsInTurn, steps_of
+from bayesemble.training.stepping.in_turn import StepTaker, steps_of
 from bayesemble.training.stepping.some_members import can_be_parted
-from bayesemble.training.stepping.steps import Steps
 
 _PROBE_SECONDS = 0.3
 _OTHER_ROUNDS, _OTHER_SECONDS = 2, 0.05  # for each other way
@@ -176,16 +175,14 @@ class _Probe:
     """The share of the batch."""
 
 
-def _steps(ensemble: Ensemble) -> Steps | StepsInTurn:
+def _steps(ensemble: Ensemble) -> StepTaker:
     """Steps as a run takes them, but that nothing is compiled, which takes longer than a forecast may."""
     steps = "traced" if ensemble.executor.steps == "compiled" else ensemble.executor.steps
     executor = replace(ensemble.executor, steps=steps)  # type: ignore[type-var]
     return steps_of(ensemble.method, ensemble.task, executor, ensemble.state, fresh=True)
 
 
-def _probe(
-    ensemble: Ensemble, take_step: Steps | StepsInTurn, source: BatchSource, asked: Plan, budget: float
-) -> _Probe:
+def _probe(ensemble: Ensemble, take_step: StepTaker, source: BatchSource, asked: Plan, budget: float) -> _Probe:
     """Take real steps after one that warms up; a long one is the only one."""
     state, batches = ensemble.executor.arrange(ensemble.state), _batches(ensemble, source, asked)
     loading, steps = [], list[float]()

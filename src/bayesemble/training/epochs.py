@@ -37,8 +37,7 @@ from bayesemble.training.run_folders import checkpoint as checkpoints
 from bayesemble.training.run_folders.checkpoint import Row
 from bayesemble.training.run_folders.due import Timer
 from bayesemble.training.run_folders.standing import Standing
-from bayesemble.training.stepping.in_turn import StepsInTurn, steps_of
-from bayesemble.training.stepping.steps import Steps
+from bayesemble.training.stepping.in_turn import StepTaker, steps_of
 from bayesemble.training.stopping import StopRequest, stop_requests
 
 logger = logging.getLogger("bayesemble")
@@ -86,7 +85,7 @@ def train(run: Run, source: BatchSource, held_out: BatchSource | None, plan: Pla
 
 def _through_epochs(
     run: Run,
-    steps: Steps | StepsInTurn,
+    steps: StepTaker,
     source: BatchSource,
     held_out: BatchSource | None,
     plan: Plan,
@@ -125,7 +124,7 @@ def after_epoch(run: Run, held_out: BatchSource | None, plan: Plan, bar: Progres
 
 def _train_epoch(
     run: Run,
-    take_step: Steps | StepsInTurn,
+    take_step: StepTaker,
     source: BatchSource,
     rows: Tensor | None,
     plan: Plan,
@@ -226,7 +225,7 @@ def with_figure(ensemble: Ensemble, name: str, figure: float) -> Ensemble:
     return replace(ensemble, history=[*rows, last | {name: figure}])
 
 
-def _step(take_step: Steps | StepsInTurn, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
+def _step(take_step: StepTaker, state: State, batch: Batch, clock: Clock) -> tuple[State, Info]:
     """One step, or a sentence about the batch of a single row that batch norm cannot take."""
     try:
         return take_step(state, batch, clock)

@@ -104,15 +104,17 @@ def test_what_comes_to_a_place_that_was_let_go_of_is_something_new():
     places = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(100):
-            x = (x * 1.5).sin()
+        for _ in range(
+            100
+        ):  # ever shorter: a block that is free again may be a few bytes too small for one of its size
+            x = (x[:-40] * 1.5).sin()
             places.append(x.data_ptr())
         return x
 
     record = recorded(function, normal(4096))
     assert record.obstacle is None
     assert len(set(places)) < 100  # some memory is used again
-    made = [number for operation in record.operations for number in operation.results]
+    made = [number for one in record.operations if not one.function.is_view for number in one.results]
     assert len({record.memory_of(number) for number in made}) == len(made) == 200
     other = normal(4096)
     assert all(torch.equal(replayed(one)(other)[0], function(other)) for one in (record, tidy(record)))

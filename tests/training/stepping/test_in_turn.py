@@ -137,10 +137,16 @@ def test_once_a_chunk_is_compiled_the_others_have_to_be(monkeypatch):
     monkeypatch.setattr(steps, "compiled", refused_if_alone)
     with pytest.raises(ExecutionError, match="steps of this run are compiled, but one cannot be: one member"):
         fitted(be.DeepEnsemble(num_members=5), be.Vmap(chunk=2, steps="compiled"), small_mlp)
-    monkeypatch.setattr(steps, "compiled", lambda record: refused_if_alone(_Alone))
-    found = fitted(be.DeepEnsemble(num_members=5), be.Vmap(chunk=2, steps="compiled"), small_mlp)
+
+
+def test_once_a_chunk_cannot_be_compiled_the_others_are_traced_too(monkeypatch):
+    def refused_if_not_alone(record):
+        if record.layouts[0].shape[0] > 1:
+            raise ExecutionError("two members cannot be compiled")
+        return pytest.fail("one member was compiled")
+
+    monkeypatch.setattr(steps, "compiled", refused_if_not_alone)
+    method = be.DeepEnsemble(num_members=5)
+    found = fitted(method, be.Vmap(chunk=2, steps="compiled"), small_mlp)
     assert found.executor == be.Vmap(chunk=2)
-
-
-class _Alone:
-    layouts = (torch.zeros(1),)
+    assert same(found, fitted(method, be.Vmap(chunk=2), small_mlp))

@@ -39,7 +39,8 @@ def extended(few: Record, more: Record, times: int, inputs: Sequence[Tensor]) ->
     record = _Grown(few, more, times).record()
     for tensor, layout in zip(inputs, record.layouts, strict=False):
         if (tensor.shape, tensor.stride()) != (layout.shape, layout.stride):
-            raise NotRecordedError(f"a few members lie otherwise than {tuple(tensor.shape)} numbers do")
+            shape = tuple(tensor.shape)
+            raise NotRecordedError(f"a tensor of shape {shape} does not lie in memory as those of a few members tell")
     return record
 
 

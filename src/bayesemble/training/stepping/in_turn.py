@@ -30,6 +30,7 @@ class StepsInTurn:
         self._chunks = [SomeMembers(method, *each) for each in bounds]
         at_once, room = replace(executor, chunk=None), Workspace()
         self._steps = [Steps(one.method, task, at_once, fresh, workspace=room) for one in self._chunks]
+        self._compiling = executor.steps == "compiled"
         self._state: State | None = None
         self._parts: list[State] = []
 
@@ -46,11 +47,14 @@ class StepsInTurn:
         for number, (one, steps) in enumerate(zip(self._chunks, self._steps, strict=True)):
             self._parts[number], info = steps(self._parts[number], one.batch(batch), one.clock(clock))
             told.append(info)
-            if steps.must_be_compiled:  # then all have to be
+            if self._compiling:
                 for other in self._steps:
-                    other.must_be_compiled = True
+                    other.follow(steps)
         self._state = _after(state, self._parts[-1])
         return self._state, {name: torch.cat([info[name] for info in told]) for name in told[0]}
+
+
+StepTaker = Steps | StepsInTurn
 
 
 def _after(state: State, part: State) -> State:
@@ -66,7 +70,7 @@ def _after(state: State, part: State) -> State:
 
 def steps_of(
     method: Method, task: BoundTask, executor: Executor, state: State, fresh: bool, team: Team = ALONE
-) -> Steps | StepsInTurn:
+) -> StepTaker:
     """What takes the steps of a run: chunk after chunk where the executor has some and members do not mind."""
     if type(executor) is Vmap and executor.chunk is not None and can_be_parted(method, state, task, team):
         return StepsInTurn(method, task, executor, fresh)

@@ -11,7 +11,7 @@ from bayesemble.methods import Method
 from bayesemble.task.task import BoundTask
 
 FEW = 1
-"""Members that speak for all; one alone would be run in another way."""
+"""How many members speak for all at a time, when steps are compared."""
 
 
 def can_be_parted(method: Method, state: State, task: BoundTask, team: Team = ALONE) -> bool:

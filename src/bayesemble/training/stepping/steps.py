@@ -126,6 +126,12 @@ class Steps:
             self._eager(state, batch, clock)  # the step itself may say better what is wrong
             raise
 
+    def follow(self, others: Steps) -> None:
+        """Take steps as others of the same run do, once some of these were compiled, or could not be."""
+        self.must_be_compiled |= others.must_be_compiled
+        if self.executor.steps == "compiled" and others.executor.steps == "traced":
+            self.executor = others.executor
+
     def _obstacle(self) -> str | None:
         """Why no step can be recorded, or None."""
         layers, alone = self.task.module.modules(), type(self.method).kind_of_step is Method.kind_of_step
