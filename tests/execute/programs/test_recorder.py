@@ -104,10 +104,8 @@ def test_what_comes_to_a_place_that_was_let_go_of_is_something_new():
     places = []
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        for _ in range(
-            100
-        ):  # ever shorter: a block that is free again may be a few bytes too small for one of its size
-            x = (x[:-40] * 1.5).sin()
+        for _ in range(100):
+            x = (x[:-40] * 1.5).sin()  # shorter, as a block that is free again may be too small for one of its size
             places.append(x.data_ptr())
         return x
 
